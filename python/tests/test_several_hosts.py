@@ -3,15 +3,18 @@ also when a worker is killed or hangs in the middle of a query, and where one ho
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import threading
 import time
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.flight
 import pytest
 import tpch
 from compare import assert_same
@@ -276,3 +279,27 @@ def test_a_side_with_a_limit_is_computed_once(several):
             "SELECT count(DISTINCT s.o_orderkey) AS n FROM tpch.lineitem l JOIN (SELECT o_orderkey FROM tpch.orders LIMIT 7) s ON l.l_orderkey = s.o_orderkey"
         )
         assert result.to_arrow().to_pylist() == [{"n": 7}]
+
+
+def test_figures_of_a_part_survive_a_repeated_end(several):
+    """The answer to the call that ends a part may get lost. The call is repeated then, and gives the same figures."""
+    url = several.workers[0]
+    query = str(uuid.uuid4())
+    with pa.flight.connect(url.replace("grpc://", "grpc+tcp://")) as worker:
+
+        def act(action: str, **body: object) -> dict:
+            (answer,) = worker.do_action(pa.flight.Action(action, json.dumps(body).encode()))
+            return json.loads(answer.body.to_pybytes())
+
+        sql = "SELECT l_shipmode, count(*) AS n FROM tpch.lineitem GROUP BY l_shipmode ORDER BY l_shipmode"
+        act("stage_begin", query=query, sql=sql, options={}, partitions=2, workers=[url], own=0)
+        rows = 0
+        for partition in range(2):
+            ticket = {"stage": {"query": query, "stage": 1, "task": 0, "partition": partition}}
+            rows += worker.do_get(pa.flight.Ticket(json.dumps(ticket).encode())).read_all().num_rows
+        first = act("stage_end", query=query)
+        assert first["known"] and sum(task["rows"] for _, task in first["tasks"]) == rows > 0
+        assert any(first["scans"]) and act("stage_end", query=query) == first
+        assert not act("stage_beat", query=query)["known"]
+        never = act("stage_end", query=str(uuid.uuid4()))
+        assert (never["known"], never["tasks"]) == (False, [])

@@ -504,7 +504,7 @@ impl Run {
             .map(|(number, title)| StageReceipt { stage: u32::try_from(*number).unwrap_or(u32::MAX), title: title.clone(), tasks: Vec::new() })
             .collect();
         for (peer, ended) in links.workers().iter().zip(join_all(asked).await) {
-            let Ok(Ok(ended)) = ended else {
+            let Some(ended) = ended.ok().and_then(Result::ok).filter(|ended| ended.known) else {
                 self.told.note(format!("{} did not tell its figures, which the receipt lacks", peer.url()));
                 continue;
             };

@@ -25,7 +25,7 @@ use skytether_query::planner::{Planned, Planner};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use crate::join_keys::{JoinKeys, Keys, PATIENCE, Runs, Told, together};
+use crate::join_keys::{JoinKeys, Keys, PATIENCE, Runs, Told};
 use crate::peer::{Peer, Peers};
 use crate::stage_read::{Links, Source};
 use crate::stages::{Plan, Stages};
@@ -168,6 +168,8 @@ pub struct Part {
     /// The joins that tell their keys, and what those that run here told.
     keys: Vec<JoinKeys>,
     told: Arc<Told>,
+    /// When scans of any host stop waiting for keys.
+    keys_until: tokio::time::Instant,
     /// Gets the keys that scans here wait for, from the first read on: then all workers have their parts.
     getting: OnceLock<Vec<AbortOnDropHandle<()>>>,
     /// Keeps what the query reads from being deleted.
@@ -197,6 +199,7 @@ impl Part {
             }
         }
         let (context, _) = planned.context();
+        stages.told.keep_in(context.memory_pool());
         let collector = Arc::clone(planned.collector());
         let before = collector.receipt().scans.iter().map(|scan| scan.annotations.len()).collect();
         let part = Arc::new(Self {
@@ -211,6 +214,7 @@ impl Part {
             links: Arc::clone(links),
             keys: stages.keys,
             told: stages.told,
+            keys_until: tokio::time::Instant::now() + PATIENCE,
             getting: OnceLock::new(),
             _planned: planned,
         });
@@ -237,17 +241,24 @@ impl Part {
         *self.heard.lock()
     }
 
-    /// The keys of the join with this number, once all of its partitions here know theirs.
+    /// The keys of the join with this number, once all of its partitions here know theirs. Any value is possible where
+    /// they do not in time.
     ///
     /// # Errors
     /// `Invalid` where no such join tells keys.
     pub(crate) fn keys(&self, join: usize) -> Result<BoxFuture<'static, Keys>> {
-        let runs = self.keys.get(join).and_then(|keys| keys.runs);
-        let runs = runs.ok_or_else(|| Error::invalid(format!("no join {join} tells its keys: run the same version on all hosts")))?;
+        let found = self.keys.get(join).and_then(|keys| Some((keys.columns(), keys.runs?)));
+        let (columns, runs) = found.ok_or_else(|| Error::invalid(format!("no join {join} tells its keys: run the same version on all hosts")))?;
         let here = (0..runs.tasks).filter(|task| place(runs.stage, *task, self.links.workers.len()) == self.number);
         let partitions: Vec<usize> = here.flat_map(|task| runs.of_task(task)).collect();
-        let told = Arc::clone(&self.told);
-        Ok(async move { together(&told.of(join, &partitions).await) }.boxed())
+        let (told, until) = (Arc::clone(&self.told), self.keys_until);
+        let known = async move {
+            match told.of(join, &partitions, until).await {
+                Some(keys) => told.together(&keys),
+                None => vec![None; columns],
+            }
+        };
+        Ok(known.boxed())
     }
 
     /// Begins to get the keys that scans here wait for.
@@ -257,9 +268,10 @@ impl Part {
         let wanted = self.keys.iter().filter(|keys| keys.id().is_some_and(|id| waiting.contains(&id)));
         let getting = wanted.filter_map(|keys| {
             let (keys, runs, links) = (keys.clone(), keys.runs?, Arc::clone(&self.links));
+            let (told, until) = (Arc::clone(&self.told), self.keys_until);
             Some(AbortOnDropHandle::new(tokio::spawn(async move {
-                match tokio::time::timeout(PATIENCE, links.keys(&keys, runs)).await {
-                    Ok(Ok(told)) => keys.complete(Some(&together(&told))),
+                match tokio::time::timeout_at(until, links.keys(&keys, runs)).await {
+                    Ok(Ok(all)) => keys.complete(Some(&told.together(&all))),
                     Ok(Err(error)) => {
                         tracing::debug!(%error, "drives do without the keys of a join");
                         keys.complete(None);
@@ -328,7 +340,7 @@ impl Part {
             let (rows, bytes) = (task.given.rows.load(Ordering::Relaxed), task.given.bytes.load(Ordering::Relaxed));
             (task.stage, TaskReceipt { worker: self.own.clone(), rows, bytes, seconds: work(task.plan.as_ref()).1 })
         };
-        Ended { scans: scans.collect(), tasks: self.tasks.iter().map(task).collect() }
+        Ended { known: true, scans: scans.collect(), tasks: self.tasks.iter().map(task).collect() }
     }
 }
 

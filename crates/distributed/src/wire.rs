@@ -182,6 +182,8 @@ pub struct Progress {
 /// What a worker did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Ended {
+    /// Whether the worker had a part of the query that ended within the last minute.
+    pub known: bool,
     /// For each scan of drives, in the order of the plan, what drives wrote on it.
     pub scans: Vec<Vec<Annotation>>,
     /// For each task that this worker had: the number of its stage, and its figures.

@@ -1,6 +1,6 @@
 //! The parts of queries that a host runs for other hosts, and the calls about them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -39,6 +39,9 @@ const BACKLOG: usize = 4;
 /// The parts of queries that a worker has, at most.
 const MOST_PARTS: usize = 1024;
 
+/// The figures of parts that have ended, at most: how many, and their bytes.
+const MOST_FIGURES: (usize, usize) = (MOST_PARTS, 16 << 20);
+
 /// The messages of an answer.
 pub type Messages = mpsc::Receiver<Result<arrow_flight::FlightData, Status>>;
 
@@ -58,8 +61,45 @@ pub struct Worker {
     peers: Peers,
     credentials: Credentials,
     parts: Mutex<HashMap<Uuid, Arc<Part>>>,
+    /// What parts did that have ended. Only locked with the parts.
+    ended: Mutex<Figures>,
     /// Whether a task watches the parts. Only changed with the parts locked.
     watched: AtomicBool,
+}
+
+/// What parts did, the newest last. A call that ends a part may be repeated, where its answer is lost.
+#[derive(Debug, Default)]
+struct Figures {
+    kept: VecDeque<(Uuid, Instant, Bytes)>,
+    bytes: usize,
+}
+
+impl Figures {
+    fn keep(&mut self, query: Uuid, figures: Bytes) {
+        self.bytes += figures.len();
+        self.kept.push_back((query, Instant::now(), figures));
+        let (most, bytes) = MOST_FIGURES;
+        while self.kept.len() > most || self.bytes > bytes {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some((_, _, figures)) = self.kept.pop_front() {
+            self.bytes -= figures.len();
+        }
+    }
+
+    /// Drops those of parts that ended before `since`.
+    fn drop_before(&mut self, since: Instant) {
+        while self.kept.front().is_some_and(|(_, ended, _)| *ended < since) {
+            self.drop_oldest();
+        }
+    }
+
+    fn of(&self, query: Uuid) -> Option<Bytes> {
+        self.kept.iter().rev().find(|(of, ..)| *of == query).map(|(_, _, figures)| figures.clone())
+    }
 }
 
 impl Worker {
@@ -67,7 +107,7 @@ impl Worker {
     #[must_use]
     pub fn new(host: Host, credentials: Credentials) -> Arc<Self> {
         let peers = Peers::new(credentials.clone());
-        Arc::new(Self { planners: Planners::new(host), peers, credentials, parts: Mutex::default(), watched: AtomicBool::new(false) })
+        Arc::new(Self { planners: Planners::new(host), peers, credentials, parts: Mutex::default(), ended: Mutex::default(), watched: AtomicBool::new(false) })
     }
 
     /// Does what the action `name` asks for.
@@ -85,8 +125,7 @@ impl Worker {
                 }
                 END => {
                     let Named { query } = frames::decode_json("the end of a part", body)?;
-                    let part = self.parts.lock().remove(&query);
-                    frames::encode_json(&part.map_or_else(Ended::default, |part| part.figures()))
+                    self.end(query)
                 }
                 KEYS => {
                     let NamedJoin { query, join } = frames::decode_json("a question for keys", body)?;
@@ -120,6 +159,22 @@ impl Worker {
             tokio::spawn(watch(Arc::downgrade(self)));
         }
         Ok(())
+    }
+
+    /// Ends the part of `query`, and gives its figures as often as they are asked for within [`SILENCE`].
+    fn end(&self, query: Uuid) -> Result<Bytes> {
+        let part = self.parts.lock().get(&query).cloned();
+        let figures = part.map(|part| frames::encode_json(&part.figures())).transpose()?;
+        let (mut parts, mut ended) = (self.parts.lock(), self.ended.lock());
+        let removed = parts.remove(&query);
+        if let (Some(_), Some(figures)) = (&removed, figures) {
+            ended.keep(query, figures);
+        }
+        let figures = ended.of(query);
+        drop((ended, parts));
+        // A part ends its tasks where it goes, which is nothing to hold locks for.
+        drop(removed);
+        figures.map_or_else(|| frames::encode_json(&Ended::default()), Ok)
     }
 
     async fn begin(self: &Arc<Self>, asked: &Begin) -> Result<Begun> {
@@ -206,9 +261,36 @@ async fn watch(worker: Weak<Worker>) {
             }
             alive
         });
-        if parts.is_empty() {
+        let mut ended = worker.ended.lock();
+        if let Some(since) = now.checked_sub(SILENCE) {
+            ended.drop_before(since);
+        }
+        if parts.is_empty() && ended.kept.is_empty() {
             worker.watched.store(false, Ordering::Relaxed);
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_ended_parts_are_bounded() {
+        let (mut figures, id) = (Figures::default(), Uuid::from_u128);
+        let begun = Instant::now();
+        for part in 0..3 {
+            figures.keep(id(part), vec![part as u8; 6 << 20].into());
+        }
+        assert_eq!([0, 1, 2].map(|part| figures.of(id(part)).is_some()), [false, true, true]);
+        for part in 3..3 + MOST_PARTS as u128 {
+            figures.keep(id(part), vec![7].into());
+        }
+        assert_eq!((figures.kept.len(), figures.bytes, figures.of(id(2))), (MOST_PARTS, MOST_PARTS, None));
+        figures.drop_before(begun);
+        assert_eq!(figures.of(id(3)).unwrap(), vec![7]);
+        figures.drop_before(Instant::now() + LOOK);
+        assert_eq!((figures.kept.len(), figures.bytes), (0, 0));
     }
 }
