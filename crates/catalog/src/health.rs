@@ -33,7 +33,8 @@ pub struct DriveHealth {
     writing: Mutex<BTreeSet<u64>>,
     /// Those of them that a record may name or not, because the outcome of its change is unknown; by records.
     open: Mutex<BTreeMap<Key, BTreeSet<u64>>>,
-    /// How many of these were closed.
+    /// How many of these there were, and how many were closed.
+    opened: AtomicU64,
     closed: AtomicU64,
     state: Mutex<State>,
 }
@@ -72,6 +73,7 @@ impl DriveHealth {
             records: RwLock::new(()),
             writing: Mutex::default(),
             open: Mutex::default(),
+            opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
             state: Mutex::new(State {
                 known: false,
@@ -221,6 +223,7 @@ impl DriveHealth {
     /// It is unknown whether the record of `key` names this generation: it stays begun until that is changed again.
     pub fn leave_generation_open(&self, key: &Key, generation: u64) {
         self.open.lock().entry(key.clone()).or_default().insert(generation);
+        self.opened.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The records that may name such a generation.
@@ -244,6 +247,11 @@ impl DriveHealth {
             }
         }
         open.retain(|_, of_key| !of_key.is_empty());
+    }
+
+    /// How many generations were left open so far.
+    pub fn opened_generations(&self) -> u64 {
+        self.opened.load(Ordering::Acquire)
     }
 
     /// How many generations were closed so far: their parts are garbage.

@@ -20,16 +20,17 @@ const READS: usize = 32;
 pub struct Collected {
     /// Shards that it deleted.
     pub deleted: u64,
-    /// Whether it looked at all drives. It does not while one is down.
+    /// Whether it looked at all drives, and knows of all extents. It does not while a drive is down.
     pub is_complete: bool,
 }
 
 impl FleetBacking {
     /// How often something may have been left to be collected so far: a drive was lost, on which merges meanwhile leave
-    /// parts, or what a change with an unknown outcome wrote was given up.
+    /// parts, the outcome of a change is unknown, or what such a change wrote was given up.
     #[must_use]
     pub fn leftovers(&self) -> u64 {
-        self.catalog.health().losses() + self.catalog.health().closed_generations()
+        let health = self.catalog.health();
+        health.losses() + health.opened_generations() + health.closed_generations()
     }
 
     /// Deletes shards that no record names. It does nothing while a drive is down: I3. No other process may write
@@ -39,6 +40,10 @@ impl FleetBacking {
     /// Those of the drives.
     pub async fn collect(&self) -> Result<Collected> {
         let mut deleted = 0;
+        let settled = self.settle_open().await;
+        if let Err(error) = &settled {
+            tracing::debug!(error = error.report(), "it stays unknown whether extents were written");
+        }
         for at in self.catalog.health().members() {
             let mut after: Option<Key> = None;
             loop {
@@ -65,7 +70,7 @@ impl FleetBacking {
                 }
             }
         }
-        Ok(Collected { deleted, is_complete: true })
+        Ok(Collected { deleted, is_complete: settled.is_ok() })
     }
 
     /// The deletion of a shard that no record names.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `~vol/~next` | record `~fvol/~numbers/next` |
 //! | `~vol/<name>/header` | record `~fvol/<name>/header` |
+//! | - | turn record `~fvol/<name>/turn` |
 //! | `~vol/<name>/x/<n>` | extent record `~fvol/<name>/x/<n>`, shards `~fext/<name>/x/<n>/<generation>` |
 //!
 //! The prefixes differ from those of a drive's own volumes, so that one drive can serve both.
@@ -29,6 +30,13 @@ pub(crate) fn record_key(volume: &Key) -> Result<Key> {
 pub(crate) fn volume_key(record: &Key) -> Result<Key> {
     let rest = record.as_str().strip_prefix(RECORDS).ok_or_else(|| Error::internal(format!("{record} is no key of a record")))?;
     Key::new(format!("{VOLUMES}{}", if rest == NUMBERS.1 { NUMBERS.0 } else { rest }))
+}
+
+/// The key of the turn record of the volume that has this record.
+pub(crate) fn turn(record: &Key) -> Result<Key> {
+    let rest = record.as_str().strip_prefix(RECORDS).and_then(|rest| rest.split_once('/'));
+    let (volume, _) = rest.ok_or_else(|| Error::internal(format!("{record} is no key of a record")))?;
+    Key::new(format!("{RECORDS}{volume}/turn"))
 }
 
 /// Whether the key of a volume is that of an extent.
@@ -69,7 +77,8 @@ mod tests {
             assert_eq!(record_key(&volume).unwrap(), record);
             assert_eq!(volume_key(&record).unwrap(), volume);
             assert_eq!(is_extent(&volume), extent, "{volume}");
-            assert_eq!(of_shard(&shard(&record, 77).unwrap()), Some((record, 77)));
+            assert_eq!(of_shard(&shard(&record, 77).unwrap()), Some((record.clone(), 77)));
+            assert_eq!(turn(&record).unwrap().as_str().starts_with("~fvol/a/"), volume.as_str().starts_with("~vol/a/"));
         }
         assert_eq!(record("~vol/").unwrap(), RECORDS);
         assert_eq!(of_shard(&Key::new("~fext/a/x/1").unwrap()), None);

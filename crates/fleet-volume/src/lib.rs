@@ -10,6 +10,7 @@
 //! | [`scrub`] | which copies and shards are damaged or missing, and extents that are written again |
 //! | `moving` | extents that are written again, off drives that leave |
 //! | `collect` | shards that no record names |
+//! | `settle` | changes of records whose outcome is unknown |
 //!
 //! Where bytes flow:
 //! - A *record* (header of a volume, extent record) lies on the home drives of its volume
@@ -38,6 +39,7 @@ mod link;
 mod moving;
 mod read;
 pub mod scrub;
+mod settle;
 mod write;
 
 pub use backing::FleetBacking;

@@ -64,19 +64,19 @@ impl FleetBacking {
         }
         let (failed, lost) = self.send_links(&begun).await;
         let mut bad = Vec::new();
+        let gone: BTreeSet<usize> = lost.keys().copied().collect();
         for (n, Begun { link, placed, ops }) in begun.into_iter().enumerate() {
-            if failed.contains(&n) || ops.iter().any(|(at, _)| lost.contains_key(at)) {
+            if failed.contains(&n) || ops.iter().any(|(at, _)| gone.contains(at)) {
                 copied.push(link);
                 bad.push(placed);
             } else {
                 done.push(placed);
             }
         }
+        // First, so that drives which gave no answer are not asked once more.
+        let lost = self.lose(lost, "could not link parts of volumes");
         self.discard(&bad).await;
-        for (at, error) in lost {
-            let context = format!("{} could not link parts of volumes", self.drive_name(at));
-            self.catalog.may_lose(at, error.context(context))?;
-        }
+        lost?;
         for some in copied.chunks(COPIES) {
             let read = |(to, from): Link| async move { Ok::<_, Error>((to, self.read(&from).await?)) };
             let extents = try_join_all(some.iter().cloned().map(read)).await?;

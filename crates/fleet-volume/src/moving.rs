@@ -41,12 +41,8 @@ impl FleetBacking {
     /// drives.
     pub async fn move_off(&self, leaving: &BTreeSet<usize>, patience: Duration, bytes_per_s: Option<u64>) -> Result<Moved> {
         let (mut moved, mut pace) = (Moved::default(), Pace::new(bytes_per_s));
-        // A change with an unknown outcome is over once its record is changed again.
-        for key in self.catalog.health().keys_of_open_generations() {
-            match self.renew(&key).await {
-                Err(error) if error.kind() != Kind::Conflict => tracing::debug!(%key, error = error.report(), "an extent can't be written again"),
-                _ => {}
-            }
+        if let Err(error) = self.settle_open().await {
+            tracing::debug!(error = error.report(), "it stays unknown whether extents were written");
         }
         self.await_merges(patience).await?;
         let ids: BTreeSet<Uuid> = leaving.iter().filter_map(|at| self.catalog.drives().get(*at).map(|drive| drive.info().id)).collect();

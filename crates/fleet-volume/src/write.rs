@@ -121,7 +121,7 @@ impl FleetBacking {
             }
         }
         for (_, changes) in groups {
-            let (mut ops, mut open) = (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
+            let (mut ops, mut open) = (Vec::with_capacity(changes.len() + 1), Vec::with_capacity(changes.len()));
             for change in &changes {
                 open.push(self.catalog.health().open_generations(&change.key));
                 ops.push(match (&change.op, records.get(&change.key)) {
@@ -130,6 +130,12 @@ impl FleetBacking {
                 });
                 // Until it is known what the drives have.
                 self.forget(&change.key);
+            }
+            let mut settles = false;
+            if let Some(extent) = changes.iter().find(|change| change.extent) {
+                let (turn, is_new) = self.turn(&extent.key)?;
+                settles = is_new;
+                ops.push(turn);
             }
             let done = self.catalog.commit_records(ops).await;
             if done.is_err() {
@@ -152,8 +158,8 @@ impl FleetBacking {
                 if !change.extent || matches!(change.op, Op::Check { .. }) {
                     continue;
                 }
-                // The record has another version now, so that no earlier change can be made any more.
-                if version > 0 || before.is_some() {
+                // The record has another version now, or the turn record has: no earlier change can be made any more.
+                if version > 0 || before.is_some() || settles {
                     self.catalog.health().close_generations(&change.key, &open);
                 }
                 if let Some(before) = before {
@@ -189,18 +195,27 @@ impl FleetBacking {
             let failed = self.put_shards(&placed).await;
             let (bad, good): (Vec<Placed>, Vec<Placed>) = placed.into_iter().partition(|placed| placed.shards.iter().any(|(at, _)| failed.contains_key(at)));
             done.extend(good);
+            // First, so that drives which gave no answer are not asked once more.
+            let lost = self.lose(failed, "could not take parts of volumes");
             // Also those that came to their drives: all shards of an extent have the same generation.
             self.discard(&bad).await;
-            for (at, error) in failed {
-                let context = format!("{} could not take parts of volumes", self.drive_name(at));
-                if let Err(error) = self.catalog.may_lose(at, error.context(context)) {
-                    self.discard(&done).await;
-                    return Err(error);
-                }
+            if let Err(error) = lost {
+                self.discard(&done).await;
+                return Err(error);
             }
             todo = bad.into_iter().map(|placed| (placed.key, placed.extent)).collect();
         }
         Ok(done)
+    }
+
+    /// Takes drives that failed for lost, where the fleet may lose them: the first error of another kind.
+    pub(crate) fn lose(&self, failed: BTreeMap<usize, Error>, what: &str) -> Result<()> {
+        let mut lost = Ok(());
+        for (at, error) in failed {
+            let error = error.context(format!("{} {what}", self.drive_name(at)));
+            lost = lost.and(self.catalog.may_lose(at, error));
+        }
+        lost
     }
 
     /// The drives for the shards of an extent, once its generation is begun. A drive that is to leave the fleet gets

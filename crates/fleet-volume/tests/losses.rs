@@ -372,6 +372,95 @@ fn unknown_outcomes_are_settled_by_the_next_merge() {
     });
 }
 
+/// It is unknown whether a new extent was merged, and the extent is removed. That holds up no drive that leaves, and
+/// the extent does not come back when the drives make that change after all.
+#[test]
+fn removed_extents_of_unknown_outcome_are_settled() {
+    run(async {
+        for merges in [false, true] {
+            let (fleet, files) = (Drive::of("ec:2+1", 3, small()), PowerFiles::new());
+            let mut written = Written::new(&fleet, &files, 1).await;
+            let leftovers = fleet.fleet.leftovers();
+            fleet.ways.swallows.store(true, Ordering::SeqCst);
+            written.volume.write(64 << 10, bytes(5, 64 << 10), Durability::Cached).await.unwrap();
+            assert_eq!(written.volume.drain().await.unwrap_err().kind(), Kind::Unavailable);
+            fleet.ways.swallows.store(false, Ordering::SeqCst);
+            fleet.catalog.rejoin(Duration::from_secs(10)).await.unwrap();
+            assert_eq!(fleet.fleet.await_merges(Duration::from_millis(30)).await.unwrap_err().kind(), Kind::Unavailable);
+            assert!(fleet.fleet.leftovers() > leftovers);
+            written.volume.zero(64 << 10, 64 << 10, Zeros::Unmapped, Durability::Cached).await.unwrap();
+            if merges {
+                written.volume.drain().await.unwrap();
+                fleet.fleet.await_merges(Duration::ZERO).await.unwrap();
+            } else {
+                fleet.fleet.move_off(&BTreeSet::from([9]), Duration::ZERO, None).await.unwrap();
+            }
+            let late: Vec<_> = std::mem::take(&mut *fleet.ways.late.lock());
+            assert!(!late.is_empty());
+            for (at, batch) in late {
+                assert_eq!(fleet.store.0[at].inner().apply(batch).unwrap_err().kind(), Kind::Conflict);
+            }
+            written.volume.drain().await.unwrap();
+            assert!(fleet.fleet.collect().await.unwrap().is_complete);
+            assert_eq!(shards(&fleet), (0, 0));
+            written.volume.stop().await;
+            written.volume = fleet.restarted().open("a", &files).await.unwrap().0;
+            written.check("opened again").await;
+        }
+    });
+}
+
+/// A drive that fails is asked for nothing else by the merge or the snapshot that it fails: each call to one that hangs
+/// takes the whole deadline.
+#[test]
+fn lost_drive_is_asked_once() {
+    run(async {
+        for snapshots in [false, true] {
+            let (fleet, files) = (Drive::of("ec:2+1", 4, small()), PowerFiles::new());
+            let written = Written::new(&fleet, &files, 1).await;
+            written.volume.write(0, bytes(1, 64 << 10), Durability::Cached).await.unwrap();
+            if snapshots {
+                written.volume.drain().await.unwrap();
+            }
+            for store in &fleet.store.0 {
+                store.add(Rule::new(Operation::Apply, When::From(1), Fault::Fail(Kind::Unavailable)).under("~fext/"));
+            }
+            let at = (0..4).find(|at| snapshots && !fleet.store.keys(*at, "~fext/").is_empty());
+            fleet.store.0.iter().enumerate().filter(|(n, _)| at.is_some_and(|at| at != *n)).for_each(|(_, store)| store.heal());
+            let done = if snapshots { written.volume.snapshot(&name("s")).await.map(drop) } else { written.volume.drain().await };
+            assert_eq!(done.is_ok(), snapshots, "{done:?}");
+            let asked: Vec<u64> = fleet.store.0.iter().map(|store| store.injected()).collect();
+            assert!(asked.iter().all(|times| *times <= 1) && asked.contains(&1), "{asked:?}");
+        }
+    });
+}
+
+/// A flush that merges waits for a merge that hangs no longer than was agreed.
+#[test]
+fn flush_waits_for_another_merge_with_a_deadline() {
+    run(async {
+        let options = Options { flush_merges: true, stall: Duration::from_millis(300), ..small() };
+        let (fleet, files) = (Drive::of("ec:2+1", 3, options), PowerFiles::new());
+        let mut written = Written::new(&fleet, &files, 1).await;
+        written.volume.write(0, bytes(3, 4096), Durability::Cached).await.unwrap();
+        written.model[..4096].copy_from_slice(&bytes(3, 4096));
+        fleet.ways.holds.store(true, Ordering::SeqCst);
+        let merging = {
+            let volume = Arc::clone(&written.volume);
+            tokio::spawn(async move { volume.drain().await })
+        };
+        while fleet.ways.held.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        let late = tokio::time::timeout(Duration::from_secs(20), written.volume.flush()).await.unwrap().unwrap_err();
+        assert!(late.kind() == Kind::Unavailable && late.message().contains("journal alone"), "{late}");
+        fleet.ways.holds.store(false, Ordering::SeqCst);
+        merging.await.unwrap().unwrap();
+        written.volume.flush().await.unwrap();
+        written.check("later").await;
+    });
+}
+
 /// Where a flush merges, what was flushed survives the loss of the journal and of a drive, also of one that is lost in
 /// the middle of writes.
 #[test]

@@ -204,7 +204,7 @@ impl Volume {
     }
 
     /// Merges all that the journal holds now, for a flush: what comes meanwhile is for the next one. It waits for a
-    /// store that does not answer as long as a writer waits for room.
+    /// store that does not answer, and for another merge or a snapshot, as long as a writer waits for room.
     ///
     /// # Errors
     /// Those of the drive; Corrupt where an extent is damaged, so that what was written to it is durable in the journal
@@ -215,7 +215,13 @@ impl Volume {
         let mut left = self.index.read().all_dirty();
         let asked = left.clone();
         while !left.is_empty() {
-            let alone = self.merging.lock().await;
+            let alone = tokio::time::timeout_at(until.into(), self.merging.lock()).await.map_err(|_| {
+                Error::unavailable(format!(
+                    "{}: what was flushed is in the host's journal alone, since another merge or a snapshot took longer than {:?}; try again later",
+                    self.what(),
+                    self.options.stall
+                ))
+            })?;
             self.writable()?;
             let rest = left.len().saturating_sub(most);
             let picked = {
