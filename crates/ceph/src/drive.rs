@@ -20,7 +20,7 @@ use skytether_engine::split_execution::{SplitExecution, Taken};
 use skytether_rados::RadosStore;
 use skytether_scheduler::message::PushdownLevel;
 
-use crate::values::{Named, Values, kind_of};
+use crate::values::{Named, Readable, Values, kind_of};
 use crate::work::{Place, Progress, Work};
 
 /// Calls of one drive that are under way at the same time.
@@ -103,9 +103,9 @@ impl OsdDrive {
             store: Arc::clone(&self.store),
             turns: Arc::clone(self.engine.turns()),
             schema: split.schema(PushdownLevel::Full),
+            readable: Readable::of(&plan.partitions, split.partition(), split.is_sparse()),
             split: *split,
             request,
-            partitions: plan.partitions.clone(),
             keys,
             values: Arc::clone(&self.values),
             kind: kind_of(plan),

@@ -10,7 +10,7 @@ use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
 use skytether_ceph_protocol::stripe::DIGEST;
 use skytether_ceph_protocol::{CLASS, Object, Outcome, RUN, Receipt, Refusal, Request, Response, Stripe};
-use skytether_common::{Error, Key, PartitionName, Result};
+use skytether_common::{Error, Key, Result};
 use skytether_device::Annotation;
 use skytether_device::arrow_messages::{ArrowMessage, ArrowStream};
 use skytether_device::size::batch_bytes;
@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::one_stripe::over_stripe;
 use crate::table::same;
-use crate::values::{Named, Values, allowed};
+use crate::values::{Got, Named, Readable, Values};
 
 /// How often a busy engine is asked again, and how long after.
 const AGAIN: u32 = 3;
@@ -50,8 +50,8 @@ pub(crate) struct Work {
     pub(crate) split: SplitExecution,
     /// The request, but for its object.
     pub(crate) request: Request,
-    /// What the plan may read.
-    pub(crate) partitions: BTreeMap<String, PartitionName>,
+    /// What engines may get.
+    pub(crate) readable: Readable,
     pub(crate) keys: BTreeMap<String, String>,
     pub(crate) values: Arc<Values>,
     pub(crate) kind: [u8; DIGEST],
@@ -181,31 +181,35 @@ impl Work {
         skytether_engine::blocking(move || {
             let mut wanted = Vec::with_capacity(keys.len());
             for text in keys {
-                let key = match allowed(&text, &own.partitions) {
+                let key = match own.readable.key(&text) {
                     Ok(key) => key,
                     Err(error) => return Ok(Err(error.report())),
                 };
-                if !own.name_value(&key)? {
-                    return Ok(Err(format!("the engine asks for {key}, which is not there")));
+                if let Err(why) = own.name_value(&key)? {
+                    return Ok(Err(why));
                 }
                 wanted.push(key);
             }
             own.values.note(own.kind, own.named.keys());
-            Ok(own.named.fitting(&wanted))
+            Ok(Ok(own.named.fitting(&wanted)))
         })
         .await
     }
 
-    /// Names a value in the next requests; whether there is one. Blocks.
-    pub(crate) fn name_value(&self, key: &Key) -> Result<bool> {
+    /// Names a value in the next requests; or why it can't be. Blocks.
+    pub(crate) fn name_value(&self, key: &Key) -> Result<Result<(), String>> {
         // One query sees one version of a value.
         if self.named.get(key).is_some() {
-            return Ok(true);
+            return Ok(Ok(()));
         }
-        let Some(value) = self.values.get(self.store.as_ref(), key)? else { return Ok(false) };
+        let value = match self.values.get(self.store.as_ref(), key, self.named.room())? {
+            Got::Value(value) => value,
+            Got::Absent => return Ok(Err(format!("the engine asks for {key}, which is not there"))),
+            Got::TooLong(why) => return Ok(Err(why)),
+        };
         self.progress.fetched.fetch_add(value.bytes.len() as u64, Ordering::Relaxed);
         self.named.add(key.clone(), value);
-        Ok(true)
+        Ok(Ok(()))
     }
 
     /// The same, over a slice that is read from the cluster.

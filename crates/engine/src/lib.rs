@@ -65,3 +65,4 @@ mod ticket_catalog;
 pub use execute::Engine;
 pub use reader::Reader;
 pub use threads::{blocking, blocking_on};
+pub use ticket::tables_beside;

@@ -105,6 +105,13 @@ impl Ticket {
     }
 }
 
+/// The tables that a sub-plan over the rows of `matrix` reads besides, whole: the cells with their labels and totals,
+/// and the names of genes. A sub-plan over another table reads nothing but that.
+#[must_use]
+pub fn tables_beside(matrix: &str) -> [Cow<'static, str>; 3] {
+    ["obs".into(), "cells".into(), Ticket::genes_of(matrix)]
+}
+
 /// Checks that a ticket's parts agree with each other.
 ///
 /// # Errors
