@@ -5,6 +5,7 @@
 //! | [`stages`] | cuts a physical plan into stages at its exchanges of rows |
 //! | `join_keys` | the keys of one side of a join, for scans on whichever host |
 //! | `spilling_join` | the hash join of a partition, which uses disk where memory is short |
+//! | `gathered` | rows that are gathered before such a join divides them |
 //! | [`stage_read`] | the operator that reads what a stage gives, wherever it runs |
 //! | [`part`] | the part of a query that one worker runs |
 //! | [`worker`] | the parts of all queries of a worker, and the calls that other hosts make |
@@ -23,6 +24,7 @@
 
 pub mod coordinator;
 pub mod fleet;
+mod gathered;
 mod join_keys;
 mod one_host;
 pub mod part;

@@ -6,6 +6,8 @@
 //! [`SpillingJoinExec`] reads the left side first. If that fits, it joins in memory and the right side streams. If not,
 //! it divides both sides by another hash of the keys among [`PARTS`] files each, and joins file by file. A file that
 //! does not fit either is divided again. A join that writes holds no table, so a chain of joins needs memory for few.
+//! Rows are gathered before they are divided, as far as memory allows: otherwise each division would make batches of a
+//! sixteenth of the rows.
 //!
 //! Joins leave half of the memory to other operators. The memory of a table is reserved before the join makes it.
 
@@ -13,9 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::array::{Array, UInt32Array};
+use arrow::array::Array;
 use arrow::buffer::NullBuffer;
-use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
@@ -38,6 +39,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use skytether_device::size::batch_bytes;
 
+use crate::gathered::Gathered;
 use crate::join_keys::{Rows, Teller};
 
 /// Files among which a side is divided.
@@ -45,6 +47,9 @@ const PARTS: usize = 16;
 
 /// How often a side is divided, at most. What is too large then has few keys, which no hash divides.
 const DEPTH: u64 = 4;
+
+/// Bytes of rows that are gathered before they are divided, at most, and the part of the memory that they may take.
+const GATHERED: (usize, usize) = (8 << 20, 32);
 
 /// A table of up to this many bytes needs no room.
 const SMALL: usize = 64 << 10;
@@ -191,17 +196,21 @@ impl Work {
         .boxed()
     }
 
+    /// All of the memory.
+    fn memory(&self) -> usize {
+        match self.context.memory_pool().memory_limit() {
+            MemoryLimit::Finite(limit) => limit,
+            MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
+        }
+    }
+
     /// Reserves `need` bytes for a table. At least half of the memory stays for other operators.
     fn fits(&self, room: &MemoryReservation, need: usize) -> bool {
         if need <= SMALL {
             room.resize(need);
             return true;
         }
-        let pool = self.context.memory_pool();
-        let most = match pool.memory_limit() {
-            MemoryLimit::Finite(limit) => limit / 2,
-            MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
-        };
+        let (pool, most) = (self.context.memory_pool(), self.memory() / 2);
         pool.reserved().saturating_add(need.saturating_sub(room.size())) <= most && room.try_resize(need).is_ok()
     }
 
@@ -252,31 +261,41 @@ impl Work {
     async fn divided(&self, mut rows: Rows, (schema, keys): &(SchemaRef, Keys), depth: u64) -> DfResult<Vec<Option<Arc<dyn SpillFile>>>> {
         let (files, state) = (self.files(schema), RandomState::with_seed(0x5ca1_ab1e + depth));
         let mut parts: Vec<Option<_>> = (0..PARTS).map(|_| None).collect();
+        let mut write = |part: usize, batch: &RecordBatch| {
+            let file = match &mut parts[part] {
+                Some(file) => file,
+                none => none.insert(files.create_in_progress_file("a part of a join")?),
+            };
+            file.append_batch(batch).map(drop)
+        };
+        let room = MemoryConsumer::new("SpillingJoin").register(self.context.memory_pool());
+        let (most, share) = GATHERED;
+        let (mut gathered, most) = (Gathered::new(schema, PARTS, self.context.session_config().batch_size()), most.min(self.memory() / share));
         let (mut hashes, mut turn, mut unmatched) = (Vec::new(), Turn::begins(), 0);
         while let Some(batch) = rows.next().await {
             let batch = batch?;
+            if batch.num_rows() == 0 {
+                continue;
+            }
             let values = keys.iter().map(|key| key.evaluate(&batch)?.into_array(batch.num_rows())).collect::<DfResult<Vec<_>>>()?;
             hashes.clear();
             hashes.resize(batch.num_rows(), 0);
             create_hashes(&values, &state, &mut hashes)?;
-            let mut of_part = vec![Vec::new(); PARTS];
             let nulls = values.iter().filter(|_| !self.nulls_meet).fold(None, |all, key| NullBuffer::union(all.as_ref(), key.logical_nulls().as_ref()));
-            for (at, (hash, row)) in hashes.iter().zip(0u32..).enumerate() {
+            let part = |(at, hash): (usize, &u64)| {
                 // Rows that meet no other one may go anywhere, and many of them have NULL.
                 let meets_none = nulls.as_ref().is_some_and(|nulls| nulls.is_null(at));
                 unmatched += usize::from(meets_none);
-                let part = if meets_none { unmatched % PARTS } else { ((hash ^ (hash >> 32)) % PARTS as u64) as usize };
-                of_part[part].push(row);
-            }
-            for (part, rows) in parts.iter_mut().zip(of_part).filter(|(_, rows)| !rows.is_empty()) {
-                let file = match part {
-                    Some(file) => file,
-                    None => part.insert(files.create_in_progress_file("a part of a join")?),
-                };
-                file.append_batch(&take_record_batch(&batch, &UInt32Array::from(rows))?)?;
+                if meets_none { unmatched % PARTS } else { ((hash ^ (hash >> 32)) % PARTS as u64) as usize }
+            };
+            gathered.add(batch, hashes.iter().enumerate().map(part));
+            if gathered.is_full() || gathered.bytes() >= most || !self.fits(&room, gathered.bytes()) {
+                gathered.divide(&mut write)?;
+                room.free();
             }
             turn.may_end().await;
         }
+        gathered.divide(&mut write)?;
         parts.iter_mut().map(|part| part.as_mut().map_or(Ok(None), |file| file.finish())).collect()
     }
 }
@@ -350,128 +369,4 @@ impl PartitionStream for Handed {
 }
 
 #[cfg(test)]
-mod tests {
-    use arrow::array::{ArrayRef, Int64Array, StringArray};
-    use arrow::util::pretty::pretty_format_batches;
-    use datafusion::common::DataFusionError;
-    use datafusion::common::tree_node::{Transformed, TreeNode};
-    use datafusion::datasource::MemTable;
-    use datafusion::execution::memory_pool::FairSpillPool;
-    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-    use datafusion::physical_plan::collect;
-    use datafusion::prelude::{SessionConfig, SessionContext};
-
-    use super::*;
-
-    /// Tables `a` and `b` of `rows` rows, whose keys meet some others and none at all, in a session of `memory` bytes.
-    fn session(rows: i64, memory: usize, key: fn(i64) -> Option<i64>) -> SessionContext {
-        let table = |first: i64| {
-            let of = first..first + rows;
-            let columns: [(&str, ArrayRef); 3] = [
-                ("k", Arc::new(Int64Array::from_iter(of.clone().map(key)))),
-                ("v", Arc::new(Int64Array::from_iter_values(of.clone()))),
-                ("t", Arc::new(StringArray::from_iter_values(of.map(|row| format!("a text that is no short one {row}"))))),
-            ];
-            let rows = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap();
-            let parts = (0..4).map(|at| rows.slice(at * rows.num_rows() / 4, rows.num_rows() / 4));
-            MemTable::try_new(rows.schema(), parts.map(|part| (0..5).map(|at| part.slice(at * part.num_rows() / 5, part.num_rows() / 5)).collect()).collect())
-                .unwrap()
-        };
-        let mut config = SessionConfig::new().with_target_partitions(2);
-        let optimizer = &mut config.options_mut().optimizer;
-        optimizer.hash_join_single_partition_threshold = 0;
-        optimizer.hash_join_single_partition_threshold_rows = 0;
-        optimizer.enable_join_dynamic_filter_pushdown = false;
-        let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory))).build_arc().unwrap();
-        let context = SessionContext::new_with_config_rt(config, runtime);
-        context.register_table("a", Arc::new(table(0))).unwrap();
-        context.register_table("b", Arc::new(table(rows / 2))).unwrap();
-        context
-    }
-
-    /// The rows in order, and the bytes put on disk by joins of this module.
-    async fn run(context: &SessionContext, sql: &str, with_disk: bool) -> DfResult<(String, usize)> {
-        let plan = context.sql(sql).await?.create_physical_plan().await?;
-        let around = |node: Plan| {
-            let joins = node.is::<HashJoinExec>();
-            Ok(if joins && with_disk { Transformed::yes(SpillingJoinExec::around(node, None)) } else { Transformed::no(node) })
-        };
-        let plan = plan.transform_up(around)?.data;
-        let rows = collect(Arc::clone(&plan), context.task_ctx()).await?;
-        let mut lines: Vec<String> = pretty_format_batches(&rows)?.to_string().lines().map(str::to_owned).collect();
-        lines.sort_unstable();
-        fn spilled(plan: &dyn ExecutionPlan) -> usize {
-            let own = if plan.is::<SpillingJoinExec>() { plan.metrics().and_then(|m| m.spilled_bytes()).unwrap_or(0) } else { 0 };
-            own + plan.children().into_iter().map(|child| spilled(child.as_ref())).sum::<usize>()
-        }
-        Ok((lines.join("\n"), spilled(plan.as_ref())))
-    }
-
-    const JOINS: [&str; 8] = [
-        "SELECT a.v, b.v, b.t FROM a JOIN b ON a.k = b.k",
-        "SELECT a.v, b.v, a.t FROM a JOIN b ON a.k = b.k AND a.t = b.t",
-        "SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND a.v < b.v",
-        "SELECT a.t, b.t FROM a RIGHT JOIN b ON a.k = b.k AND a.v % 3 = b.v % 2",
-        "SELECT a.t, b.t FROM a FULL JOIN b ON a.k = b.k AND a.v <> b.v",
-        "SELECT a.t FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.v > a.v)",
-        "SELECT a.t FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.v > a.v)",
-        "SELECT a.t FROM a JOIN b ON (a.k IS NOT DISTINCT FROM b.k) AND a.v = b.v",
-    ];
-
-    /// Some keys are NULL, some come twice, and some on one side only.
-    fn keys(row: i64) -> Option<i64> {
-        (row % 11 != 0).then_some(row / 2 * 7 % 100_003)
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn joins_of_all_kinds_on_disk_give_the_same_rows() {
-        let (roomy, little) = (session(20_000, 1 << 30, keys), session(20_000, 1 << 20, keys));
-        for sql in JOINS {
-            let (wanted, none) = run(&roomy, sql, true).await.unwrap();
-            assert_eq!(none, 0, "{sql}: nothing is put on disk where all fits");
-            assert_eq!(run(&roomy, sql, false).await.unwrap().0, wanted, "{sql}");
-            let (found, spilled) = run(&little, sql, true).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
-            assert!(found == wanted, "{sql}: other rows on disk");
-            assert!(spilled > 1 << 20, "{sql}: {spilled}");
-            // Tasks of the plan end soon after it.
-            for _ in 0..100 {
-                tokio::time::sleep(Duration::from_millis(if little.runtime_env().memory_pool.reserved() == 0 { 0 } else { 20 })).await;
-            }
-            assert_eq!(little.runtime_env().memory_pool.reserved(), 0, "{sql}");
-        }
-        let alone = run(&little, JOINS[1], false).await.unwrap_err();
-        assert!(matches!(alone.find_root(), DataFusionError::ResourcesExhausted(_)), "{alone}");
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn chains_of_joins_need_the_memory_of_few() {
-        let sql = "SELECT count(*) AS n, sum(a.v + e.v) AS s, max(d.t) AS m FROM a JOIN b ON a.k = b.k JOIN b c ON a.v = c.v JOIN a d ON d.v = c.v JOIN b e ON e.t = d.t";
-        let (roomy, little) = (session(20_000, 1 << 30, keys), session(20_000, 2 << 20, keys));
-        let (wanted, _) = run(&roomy, sql, false).await.unwrap();
-        let (found, spilled) = run(&little, sql, true).await.unwrap();
-        assert_eq!(found, wanted);
-        assert!(spilled > 2 << 20, "{spilled}");
-    }
-
-    /// Rows without a key meet no other one, and no part of the join has all of them.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn many_rows_without_a_key_need_little_memory() {
-        let few = |row: i64| (row % 50 == 0).then_some(row);
-        let sql = "SELECT a.v, b.v, a.t FROM a FULL JOIN b ON a.k = b.k";
-        let (roomy, little) = (session(20_000, 1 << 30, few), session(20_000, 1 << 20, few));
-        let (wanted, _) = run(&roomy, sql, false).await.unwrap();
-        let (found, spilled) = run(&little, sql, true).await.unwrap();
-        assert!(found == wanted && spilled > 1 << 20, "{spilled}");
-    }
-
-    /// No hash divides the rows of one key: their table is made where all of the memory has room for it.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn one_key_alone_takes_more_than_half_of_the_memory() {
-        let sql = "SELECT count(*) AS n FROM a JOIN b ON a.k = b.k AND a.v - b.v = 1 WHERE a.t <> b.t";
-        let (roomy, little) = (session(2_000, 1 << 30, |_| Some(5)), session(2_000, 500 << 10, |_| Some(5)));
-        let (wanted, _) = run(&roomy, sql, false).await.unwrap();
-        let (found, spilled) = run(&little, sql, true).await.unwrap();
-        assert_eq!(found, wanted);
-        assert!(spilled > 100 << 10, "{spilled}");
-    }
-}
+mod tests;
