@@ -14,7 +14,7 @@ use skytether_flight_drive::actions;
 use skytether_flight_drive::actions::{Row, json, unknown};
 use skytether_flight_drive::frames::{KeyRequest, ListRequest, RangesRequest};
 
-use crate::protocol::{Change, CreateToken, NameRequest, QueryRequest, RevokeToken, TableRequest, change};
+use crate::protocol::{Change, CreateToken, NameRequest, QueryRequest, RevokeToken, SnapshotRequest, TableRequest, change};
 
 actions! {
     /// An action of a host.
@@ -36,6 +36,9 @@ actions! {
         CreateToken(CreateToken as json) = "create_token", Once, "makes a token";
         ListTokens = "list_tokens", Once, "the tokens, without their texts";
         RevokeToken(RevokeToken as json) = "revoke_token", Once, "takes a token back";
+        ListVolumes = "list_volumes", Once, "the volumes that this host serves, with their snapshots";
+        SnapshotVolume(SnapshotRequest as json) = "snapshot_volume", Once, "keeps the present content of a volume";
+        RemoveSnapshot(SnapshotRequest as json) = "remove_snapshot", Once, "removes a snapshot of a volume";
         Repair(RepairOptions as json) = "repair", Progress, "rebuilds on blank drives what was on the lost ones whose place they take";
         Resize(ResizeOptions as json) = "resize", Progress, "takes drives into the fleet, empties those that leave, and moves slices so that all have as much";
         Scrub(ScrubOptions as json) = "scrub", Progress, "has the drives verify what they hold, and mends it";
@@ -125,6 +128,7 @@ mod tests {
         let key = || Key::new("a/b").unwrap();
         let name = || NameRequest { name: "a.b".parse().unwrap() };
         let query = || QueryRequest::new(&Statement::from("SELECT 1"), &Values::default(), &QueryOptions::default(), false).unwrap();
+        let snapshot = || SnapshotRequest { volume: "disk".into(), snapshot: "monday".into() };
         let own = [
             (HostAction::Info, ""),
             (HostAction::List, ""),
@@ -146,6 +150,9 @@ mod tests {
             ),
             (HostAction::ListTokens, ""),
             (HostAction::RevokeToken(RevokeToken { name: "ci".into() }), r#"{"name":"ci"}"#),
+            (HostAction::ListVolumes, ""),
+            (HostAction::SnapshotVolume(snapshot()), r#"{"volume":"disk","snapshot":"monday"}"#),
+            (HostAction::RemoveSnapshot(snapshot()), r#"{"volume":"disk","snapshot":"monday"}"#),
             (HostAction::Repair(RepairOptions::default()), r#"{"drives":[],"address":null,"bytes_per_s":null}"#),
             (HostAction::Resize(ResizeOptions::default()), r#"{"count":0,"addresses":[],"retire":[],"bytes_per_s":null}"#),
             (HostAction::Scrub(ScrubOptions::default()), r#"{"datasets":[],"bytes_per_s":null,"check":false}"#),

@@ -29,8 +29,8 @@ use uuid::Uuid;
 use crate::actions::{Call, HostAction, StorageAction};
 use crate::long_call::Said;
 use crate::protocol::{
-    Change, CreateToken, CreatedToken, HostInfo, Last, NameRequest, PROTOCOL, PreparedAnswer, QueryRequest, RevokeToken, ScanRequest, TableRequest,
-    decode_schema,
+    Change, CreateToken, CreatedToken, HostInfo, Last, NameRequest, PROTOCOL, PreparedAnswer, QueryRequest, RevokeToken, ScanRequest, SnapshotRequest,
+    TableRequest, decode_schema,
 };
 use skytether_api::explanation::Explanation;
 use skytether_api::receipt::Receipt;
@@ -51,6 +51,7 @@ use skytether_catalog::record_source::RecordSource;
 use skytether_catalog::records::root::RootRecord;
 use skytether_catalog::root_store::Catalog;
 use skytether_runtime::Ids;
+use skytether_volume::VolumeStatus;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -253,6 +254,32 @@ impl RemoteHost {
     /// As [`RemoteHost::create_token`], and `NotFound`.
     pub fn revoke_token<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move { self.connection.act(HostAction::RevokeToken(RevokeToken { name: name.to_owned() })).await.map(drop) })
+    }
+
+    /// The volumes that the host serves, with their snapshots.
+    ///
+    /// # Errors
+    /// `Unsupported` where it serves none; those of its drives; `Unavailable`.
+    pub fn volumes(&self) -> BoxFuture<'_, Result<Vec<VolumeStatus>>> {
+        Box::pin(async move { self.connection.ask(HostAction::ListVolumes).await })
+    }
+
+    /// Keeps the present content of a volume that the host serves: all that was acknowledged when it is asked.
+    ///
+    /// # Errors
+    /// As [`Self::volumes`]; `NotFound`; `Conflict` where there is a snapshot of this name.
+    pub fn snapshot_volume<'a>(&'a self, volume: &'a str, snapshot: &'a str) -> BoxFuture<'a, Result<()>> {
+        let asked = SnapshotRequest { volume: volume.to_owned(), snapshot: snapshot.to_owned() };
+        Box::pin(async move { self.connection.act(HostAction::SnapshotVolume(asked)).await.map(drop) })
+    }
+
+    /// Removes a snapshot of a volume that the host serves.
+    ///
+    /// # Errors
+    /// As [`Self::volumes`]; `NotFound`.
+    pub fn remove_snapshot<'a>(&'a self, volume: &'a str, snapshot: &'a str) -> BoxFuture<'a, Result<()>> {
+        let asked = SnapshotRequest { volume: volume.to_owned(), snapshot: snapshot.to_owned() };
+        Box::pin(async move { self.connection.act(HostAction::RemoveSnapshot(asked)).await.map(drop) })
     }
 
     /// A long action that reports its progress.

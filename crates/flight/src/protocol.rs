@@ -167,6 +167,14 @@ pub(crate) struct NameRequest {
     pub(crate) name: DatasetName,
 }
 
+/// A snapshot of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SnapshotRequest {
+    pub(crate) volume: String,
+    pub(crate) snapshot: String,
+}
+
 /// A token to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -44,6 +44,7 @@ use skytether_distributed::worker::Worker;
 use skytether_flight_sql::service::FlightSqlHost;
 use skytether_host::{Host, Reach};
 use skytether_runtime::within;
+use skytether_volume::Volumes;
 
 /// Messages of an answer that wait for a slow client.
 const BACKLOG: usize = 4;
@@ -57,6 +58,8 @@ pub struct Face {
     pub drives: ConnectOptions,
     /// The tokens that the actions for tokens are about; without it a host offers none.
     pub tokens: Option<Arc<TokenStore>>,
+    /// The volumes that the host serves by other doors.
+    pub volumes: Option<Arc<Volumes>>,
     /// The workers over which queries are spread.
     pub spread: SpreadOptions,
     /// Whether it runs parts of the queries of other hosts. It then connects to workers that a request names.
@@ -69,6 +72,7 @@ impl Default for Face {
             connectors: Arc::new(skytether_flight_drive::connectors()),
             drives: ConnectOptions::default(),
             tokens: None,
+            volumes: None,
             spread: SpreadOptions::default(),
             worker: false,
         }
@@ -133,6 +137,12 @@ type Answer<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl Face {
     fn tokens(&self) -> Result<&TokenStore> {
         self.tokens.as_deref().ok_or_else(|| Error::unsupported("this host keeps no tokens; start it with --tokens FILE, or over an embedded fleet"))
+    }
+
+    fn volumes(&self) -> Result<Arc<Volumes>> {
+        let none =
+            || Error::unsupported("this host serves no volumes: ask the one that does, or call `skytether volume` with the drives while no host serves them");
+        self.volumes.clone().ok_or_else(none)
     }
 
     /// The tokens, for a caller who may change them.
@@ -217,6 +227,17 @@ impl HostService {
                 self.face.tokens_for(caller)?.revoke(&asked.name)?;
                 tracing::info!(caller = %caller.identity, token = asked.name, "revoked a token");
                 Ok(Bytes::new())
+            }
+            HostAction::ListVolumes => frames::encode_json(&self.face.volumes()?.list().await?),
+            HostAction::SnapshotVolume(asked) => {
+                let (volumes, volume, snapshot) = (self.face.volumes()?, asked.volume.parse()?, asked.snapshot.parse()?);
+                tracing::info!(caller = %caller.identity, volume = asked.volume, snapshot = asked.snapshot, "makes a snapshot");
+                to_the_end(async move { volumes.snapshot(&volume, &snapshot).await }).await
+            }
+            HostAction::RemoveSnapshot(asked) => {
+                let (volumes, volume, snapshot) = (self.face.volumes()?, asked.volume.parse()?, asked.snapshot.parse()?);
+                tracing::info!(caller = %caller.identity, volume = asked.volume, snapshot = asked.snapshot, "removes a snapshot");
+                to_the_end(async move { volumes.remove_snapshot(&volume, &snapshot).await }).await
             }
             HostAction::Scrub(options) => {
                 return Ok(Reply::Progress(long_work::begin(|tell| async move { fleet.scrub(&options, tell.as_ref()).await })));
@@ -316,6 +337,12 @@ impl HostService {
         });
         Ok(receive)
     }
+}
+
+/// Does `work` also where the caller leaves: what is left of half of it stays until the volumes are opened again.
+async fn to_the_end(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<Bytes> {
+    let done = tokio::spawn(work).await.map_err(|e| Error::internal("work on a volume ended early").with_source(e))?;
+    done.map(|()| Bytes::new())
 }
 
 fn not_offered<T>(what: &str) -> Result<T, Status> {

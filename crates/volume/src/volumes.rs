@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use skytether_common::{Error, Kind, Result};
 use uuid::Uuid;
 
@@ -24,7 +24,7 @@ use crate::snapshot::{self, SnapshotDevice};
 use crate::volume::Volume;
 
 /// A volume or snapshot, for listings.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct VolumeStatus {
     /// Its name.
     pub name: String,

@@ -1,10 +1,10 @@
 //! Many callers at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use skytether_volume::power::PowerFiles;
-use skytether_volume::{BlockDevice, Durability, Options, Zeros};
+use skytether_volume::{BlockDevice, Durability, Options, SnapshotDevice, Zeros};
 
 use crate::util::{Drive, KIB, MIB, bytes, content, name, run, small};
 
@@ -230,5 +230,52 @@ fn writes_during_a_release_are_kept_or_refused() {
                 assert_eq!(u64::from_le_bytes(found[..8].try_into().unwrap()), writer.await.unwrap());
             }
         }
+    });
+}
+
+/// Snapshots that are made while a client writes are of one moment, with all that was acknowledged before.
+#[test]
+fn snapshots_of_a_volume_in_use_are_of_one_moment() {
+    run(async {
+        let (drive, files) = (Drive::new(small()), PowerFiles::new());
+        drive.create("a", 4 * MIB).await;
+        let (volume, _) = drive.open("a", &files).await.unwrap();
+        let (acknowledged, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        // The second place never has a later number than the first.
+        let places = [0, 3 * MIB];
+        let writing = {
+            let (volume, acknowledged, over) = (Arc::clone(&volume), Arc::clone(&acknowledged), Arc::clone(&over));
+            tokio::spawn(async move {
+                for number in 1u64.. {
+                    for place in places {
+                        let block = number.to_le_bytes().repeat(512);
+                        volume.write(place, block.into(), Durability::Cached).await.unwrap();
+                    }
+                    acknowledged.store(number, Ordering::SeqCst);
+                    if over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            })
+        };
+        for n in 0..8 {
+            let (of, before) = (name(&format!("s{n}")), acknowledged.load(Ordering::SeqCst));
+            volume.snapshot(&of).await.unwrap();
+            let device = SnapshotDevice::open(&drive.context, &name("a"), &of).await.unwrap();
+            let mut found = Vec::new();
+            for place in places {
+                let block = device.read(place, 4096).await.unwrap();
+                let number = u64::from_le_bytes(block[..8].try_into().unwrap());
+                assert_eq!(block, number.to_le_bytes().repeat(512), "snapshot {n}");
+                found.push(number);
+            }
+            assert!(found[1] >= before && (found[1]..=found[1] + 1).contains(&found[0]), "snapshot {n}: {found:?} after {before}");
+            while acknowledged.load(Ordering::SeqCst) < before + 20 {
+                tokio::task::yield_now().await;
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+        writing.await.unwrap();
     });
 }

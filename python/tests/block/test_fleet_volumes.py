@@ -204,6 +204,37 @@ def test_volumes_of_an_embedded_fleet_are_managed(tmp_path: Path) -> None:
     assert "no volumes" in volume("ls")
 
 
+def test_served_volume_is_snapshotted(tmp_path: Path) -> None:
+    """A host keeps the content of a volume while it serves it, and a client writes to it."""
+    needs("qemu-io")
+    place = tmp_path / "fleet"
+    run(PROGRAM, "init", place, "--drives", "3", "--redundancy", "ec:2+1")
+    listen = ["nbd://127.0.0.1:0", "grpc://127.0.0.1:0"]
+    with started(tmp_path / "log", "host", "serve", "--fleet", place, "--volume", "disk=16MiB", listen=listen) as host:
+        disk, fleet = host.volumes["nbd", "disk"], host.addresses["grpc"]
+
+        def volume(*words: str, code: int = 0) -> str:
+            done = subprocess.run([PROGRAM, "volume", *words, "--fleet", fleet], capture_output=True, text=True, timeout=60)
+            assert done.returncode == code, (words, done.stdout, done.stderr)
+            return done.stdout + done.stderr
+
+        # Not flushed: it was acknowledged.
+        run("qemu-io", "-f", "raw", "-t", "writeback", "-c", "write -P 5 0 4M", disk)
+        writing = subprocess.Popen(["qemu-io", "-f", "raw", *(word for at in range(8, 12) for word in ("-c", f"write -P 6 {at}M 1M", "-c", "flush")), disk])
+        assert "disk@monday" in volume("snapshot", "disk", "monday")
+        assert writing.wait(60) == 0
+        run("qemu-io", "-f", "raw", "-c", "write -P 7 0 4M", disk)
+        assert "disk@monday" in volume("ls") and "there already" in volume("snapshot", "disk", "monday", code=1)
+        volume("snapshot", "disk", "later")
+        volume("rm", "disk@later")
+        assert "later" not in volume("ls") and "none" in volume("rm", "disk@later", code=1)
+        assert "stop it" in volume("clone", "disk@monday", "before", code=2)
+    run(PROGRAM, "volume", "clone", "disk@monday", "before", "--fleet", place)
+    with started(tmp_path / "log", "host", "serve", "--fleet", place, listen=["nbd://127.0.0.1:0"]) as host:
+        for name, pattern in [("disk", 7), ("before", 5)]:
+            assert "failed" not in run("qemu-io", "-f", "raw", "-c", f"read -P {pattern} 0 4M", host.volumes["nbd", name])
+
+
 def test_drive_with_a_volume_retires_while_it_is_written(tmp_path: Path) -> None:
     """A snapshot is kept, a drive leaves while a file system is written, and then another drive is lost."""
     needs("nbdfuse", "losetup", "mkfs.ext4", "e2fsck", root=True)

@@ -225,12 +225,12 @@ async fn serve(args: HostServe) -> Result<(), Failure> {
         ..SpreadOptions::default()
     };
     let drives = ConnectOptions { idle_timeout: ConnectOptions::default().idle_timeout, ..connection };
-    let face = Face { connectors, drives, tokens: bound.tokens.clone(), spread, worker: false };
     let (watching, who) = (host.clone(), format!("host serves {what}"));
     let mut journals = args.journals.clone();
     journals.journals = journals.journals.or_else(|| args.fleet.as_ref().map(|dir| dir.join(DIRECTORY)));
     let served = fleet_volumes::serve(&args.volumes, &host, &journals, &bound).await?;
     let volumes = served.as_ref().map(|served| Arc::clone(&served.volumes));
+    let face = Face { connectors, drives, tokens: bound.tokens.clone(), volumes: volumes.clone(), spread, worker: false };
     let service = skytether_flight::service(host, face);
     let serving = bound.serve(&who, move |listener, mut context| {
         if let Some(served) = served.as_ref().filter(|_| fleet_volumes::is_for_volumes(&listener)) {

@@ -1,13 +1,16 @@
-//! `skytether volume`: the volumes of a drive or a fleet that is not served at the moment.
+//! `skytether volume`: the volumes of a drive or a fleet that is not served at the moment, and snapshots of those that
+//! a host serves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use skytether::Profiles;
+use skytether::address::is_host;
 use skytether_common::units::{counted, human_bytes};
 use skytether_common::{Error, Result};
 use skytether_drive::{Drive, DriveOptions};
+use skytether_flight::RemoteHost;
 use skytether_host::{Host, HostOptions};
 use skytether_iscsi::RESERVATIONS;
 use skytether_volume::{Options, StorageBacking, VolumeName, Volumes};
@@ -43,8 +46,9 @@ struct DriveArg {
     /// The drive's directory. No other process may have the drive open: stop `skytether drive serve` first.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The directory of an embedded fleet, whose volumes are meant. Stop `skytether host serve` first.
-    #[arg(long, value_name = "DIR")]
+    /// The directory of an embedded fleet, whose volumes are meant. Stop `skytether host serve` first. Or the address
+    /// of a host that serves volumes, for `ls`, `snapshot`, and `rm` of a snapshot.
+    #[arg(long, value_name = "DIR|URL")]
     fleet: Option<PathBuf>,
     /// The addresses of a fleet's served drives, whose volumes are meant. Stop `skytether host serve` first: this call
     /// takes the fleet over.
@@ -56,6 +60,16 @@ struct DriveArg {
     // For the connections to drives.
     #[command(flatten)]
     client: ClientArgs,
+}
+
+impl DriveArg {
+    /// The host that serves the volumes, if its address was given.
+    async fn host(&self) -> Result<Option<RemoteHost>, Failure> {
+        match self.fleet.as_deref().and_then(Path::to_str).filter(|text| is_host(text)) {
+            Some(url) => Ok(Some(RemoteHost::connect_with(url, &self.client.credentials()).await?)),
+            None => Ok(None),
+        }
+    }
 }
 
 /// Volumes, and the fleet in this process that they are on, if any.
@@ -147,9 +161,14 @@ pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
     match command {
         VolumeCommand::Ls(args) => ls(args).await,
         VolumeCommand::Snapshot(args) => {
+            let done = format!("snapshot {}@{}", args.volume, args.name);
+            if let Some(host) = args.drive.host().await? {
+                host.snapshot_volume(args.volume.as_str(), args.name.as_str()).await?;
+                return Ok(print_line(&done)?);
+            }
             let volumes = open(&args.drive).await?;
             volumes.snapshot(&args.volume, &args.name).await?;
-            close(&volumes, &format!("snapshot {}@{}", args.volume, args.name)).await
+            close(&volumes, &done).await
         }
         VolumeCommand::Clone(args) => {
             let volumes = open(&args.drive).await?;
@@ -157,6 +176,10 @@ pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
             close(&volumes, &format!("volume {} with the content of {}@{}", args.to, args.from.0, args.from.1)).await
         }
         VolumeCommand::Rm(args) => {
+            if let (Some((volume, snapshot)), Some(host)) = (args.what.split_once('@'), args.drive.host().await?) {
+                host.remove_snapshot(volume, snapshot).await?;
+                return Ok(print_line(&format!("removed {}", args.what))?);
+            }
             let volumes = open(&args.drive).await?;
             match args.what.split_once('@') {
                 Some((volume, snapshot)) => volumes.remove_snapshot(&volume.parse()?, &snapshot.parse()?).await?,
@@ -174,6 +197,10 @@ pub(crate) async fn run(command: VolumeCommand) -> Result<(), Failure> {
 }
 
 async fn open(drive: &DriveArg) -> Result<Open, Failure> {
+    if let Some(url) = drive.fleet.as_deref().and_then(Path::to_str).filter(|text| is_host(text)) {
+        let text = format!("a host serves the volumes at {url}: stop it, and name its directory (--fleet) or its drives (--drives, --journals)");
+        return Err(Failure::Call(Error::invalid(text)));
+    }
     let Some(data) = drive.data.clone() else {
         let (host, fleet): (Host, _) = match &drive.fleet {
             Some(dir) => {
@@ -202,9 +229,14 @@ async fn close(volumes: &Volumes, done: &str) -> Result<(), Failure> {
 }
 
 async fn ls(args: Ls) -> Result<(), Failure> {
-    let volumes = open(&args.drive).await?;
-    let found = volumes.list().await?;
-    volumes.close().await?;
+    let found = if let Some(host) = args.drive.host().await? {
+        host.volumes().await?
+    } else {
+        let volumes = open(&args.drive).await?;
+        let found = volumes.list().await?;
+        volumes.close().await?;
+        found
+    };
     let printed = match args.format {
         ListFormat::Json => print_line(&listing::json(&found)?),
         ListFormat::Table if found.is_empty() => print_line("no volumes"),
