@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -38,9 +39,9 @@ class Fleet:
         self.drives[n] = self.drive(n, self.addresses[n])
 
     @contextmanager
-    def host(self, *options: str) -> Iterator[Server]:
+    def host(self, *options: str, listen: tuple[str, ...] = ("grpc", "nbd")) -> Iterator[Server]:
         words = ["host", "serve", "--drives", ",".join(self.addresses), "--redundancy", self.redundancy, "--journals", self.place / "journals", *options]
-        with started(self.place / "host.log", *words, listen=["grpc://127.0.0.1:0", "nbd://127.0.0.1:0"]) as host:
+        with started(self.place / "host.log", *words, listen=[f"{scheme}://127.0.0.1:0" for scheme in listen]) as host:
             yield host
 
     def stored(self, n: int) -> int:
@@ -274,3 +275,39 @@ def test_drive_with_a_volume_retires_while_it_is_written(tmp_path: Path) -> None
             with mounted(device, tmp_path / "m3") as place:
                 check_files(place, kept)
                 assert not {path.name for path in place.iterdir()} - kept.keys() - {"lost+found"}
+
+
+def test_exec_computes_at_the_host_also_without_a_drive(tmp_path: Path) -> None:
+    """EXEC over a fleet's volume: digests, counts, a sorted file and rows."""
+    needs("nbdfuse", "losetup", "mkfs.ext4", root=True)
+    chance = random.Random(11)
+    with fleet(tmp_path, 3, "ec:2+1") as served:
+        with served.host("--volume", "disk=128MiB", listen=("grpc", "nbd", "iscsi")) as host:
+            target = host.volumes["iscsi", "disk"]
+            with as_file(host.volumes["nbd", "disk"], tmp_path / "f0") as file, as_loop(file) as device:
+                run("mkfs.ext4", "-q", "-F", device)
+                with mounted(device, tmp_path / "m0") as place:
+                    (place / "text").write_text("".join(f"{chance.randrange(10**6)} line {n}\n" for n in range(50_000)))
+                    (place / "random").write_bytes(chance.randbytes(9_000_001))
+                    (place / "t.csv").write_text("k,v\n" + "".join(f"{n % 5},{n}\n" for n in range(30_000)))
+                    os.sync()
+
+                    def oas(*words: str | Path) -> bytes:
+                        done = subprocess.run([PROGRAM, "oas", *words, "--there", "--target", target], capture_output=True, timeout=120)
+                        assert done.returncode == 0, done
+                        return done.stdout + done.stderr
+
+                    def check() -> None:
+                        files = [place / "text", place / "random"]
+                        assert oas("sum", "--md5", *files) == subprocess.run(["md5sum", *files], capture_output=True).stdout
+                        assert oas("wc", "-l", files[0]).split()[0] == b"50000"
+                        oas("sort", files[0], "--output", place / "sorted")
+                        assert (place / "sorted").read_bytes().splitlines() == sorted(files[0].read_bytes().splitlines())
+                        printed = oas("sql", "SELECT k, sum(v) AS v FROM files GROUP BY k ORDER BY k", place / "t.csv", "--format", "json").decode()
+                        rows = json.loads(printed) if printed.startswith("[") else [json.loads(line) for line in printed.splitlines()]
+                        assert rows == [{"k": k, "v": sum(range(k, 30_000, 5))} for k in range(5)]
+
+                    check()
+                    served.merged()
+                    served.drives[1].kill()
+                    check()
