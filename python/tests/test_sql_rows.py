@@ -21,7 +21,7 @@ import skytether
 from skytether.errors import UnsupportedError
 
 PROJECT = Path(__file__).resolve().parents[2]
-MARK = re.compile(r"\s*(?:#|//) docs/sql\.md: (.+)")
+MARK = re.compile(r"\s*(?:#|//) docs/sql.md: (.+)")
 #: What a mark stands above: a test, a case of one, or a record of sqllogictest.
 TESTS = re.compile(r"\s*(?:def test_|@pytest|#\[(?:tokio::)?test|\"|(?:(?:skip|only)if \w+\n)?(?:query|statement error))")
 
