@@ -36,6 +36,7 @@ COLUMNS = {
     "fix": pa.array([b"ab", None, b"cd", b"ef"], pa.binary(2)),
     "l": pa.array([[1], None, [], [2, None]]),
     "st": pa.array([{"a": 1, "b": "x"}, None, {"a": None, "b": None}, {"a": 2, "b": "y"}]),
+    "m": pa.array([[("k", 1)], None, [], [("l", None)]], pa.map_(pa.string(), pa.int64())),
 }
 
 AGGREGATES = (
@@ -47,13 +48,13 @@ FORMS = [
     *(
         form.replace("FRAME", "OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)").replace("f(", f"{name}(")
         for name in AGGREGATES
-        for form in ("f(c)", "f(DISTINCT c) FRAME")
+        for form in ("f(c)", "f(DISTINCT c) FRAME", "f(c ORDER BY k DESC)")
     ),
     "string_agg(c, ',')", "string_agg(c, ',') OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)", "count(DISTINCT c, k)", "corr(c, k)", "nth_value(c, 2)",
     "percentile_cont(0.5) WITHIN GROUP (ORDER BY c)", "ntile(c) OVER (ORDER BY k)", "lead(c) OVER (ORDER BY k)", "rank() OVER (ORDER BY c)",
-    "sum(k) OVER (ORDER BY c RANGE BETWEEN 1 PRECEDING AND CURRENT ROW)", "c + c", "c * 2", "c % 2", "c & 1", "c || 'x'", "c LIKE 'x'", "c ~ 'x'", "c < 'x'",
-    "c BETWEEN 1 AND 2", "CASE WHEN c THEN 1 END", "NOT c", "c IS TRUE", "unnest(c)", "c['a']", "extract(YEAR FROM c)", "c AT TIME ZONE 'UTC'",
-    "c + INTERVAL '1 day'", "CAST(c AS INTERVAL)", "CAST(c AS DECIMAL(5, 2))", "CAST(c AS BIGINT[])",
+    "sum(k) OVER (ORDER BY c RANGE BETWEEN 1 PRECEDING AND CURRENT ROW)", "-c", "c + c", "c * 2", "c % 2", "c & 1", "c || 'x'", "c LIKE 'x'", "c ~ 'x'", "c < 'x'",
+    "c BETWEEN 1 AND 2", "CASE WHEN c THEN 1 END", "NOT c", "c IS TRUE", "unnest(c)", "c[1]", "c['a']", "extract(YEAR FROM c)", "c AT TIME ZONE 'UTC'",
+    "c + INTERVAL '1 day'", "character_length(c)", "CAST(c AS INTERVAL)", "CAST(c AS DECIMAL(5, 2))", "CAST(c AS BIGINT[])",
 ]  # fmt: skip
 
 

@@ -177,6 +177,13 @@ fn told(text: &str, said: &str) -> Option<Plain> {
         let what = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
         return Some(Plain::of(format!("{} is not supported", what.to_uppercase()), Kind::Unsupported));
     }
+    // Types that an operator has no code for, which only shows when it runs.
+    for (words, what) in UNDEFINED {
+        if let Some((_, of)) = text.split_once(words) {
+            let of = of.lines().next().unwrap_or_default().trim_start_matches('!').trim_end_matches('.');
+            return Some(Plain::of(format!("{what} {of}: CAST to other types"), Kind::Invalid));
+        }
+    }
     if AVERAGES.iter().any(|words| text.contains(words)) {
         return Some(Plain::of(NO_AVERAGE, Kind::Invalid));
     }
@@ -202,6 +209,14 @@ fn told(text: &str, said: &str) -> Option<Plain> {
     }
     call(text).map(|text| Plain::of(text, Kind::Invalid))
 }
+
+/// What the engine and Arrow say of operators that are not defined for values of some types, and what we say.
+const UNDEFINED: [(&str, &str); 4] = [
+    ("Invalid arithmetic operation: ", "this arithmetic is not defined for values of these types:"),
+    ("Invalid comparison operation: ", "values of these types can't be compared:"),
+    ("Min/Max accumulator not implemented for type ", "min and max are not defined for values of the type"),
+    (" from physical type ", "a function of this query does not take values of the type"),
+];
 
 /// Calls of aggregates that the engine has no code for.
 fn aggregate(text: &str) -> Option<String> {
@@ -414,6 +429,11 @@ mod tests {
                 format!("its part of the query needs more than the memory that its engine may use: {LESS_MEMORY}").as_str(),
             ),
             (format!("Internal error: Something odd.\n{report}"), Kind::Internal, "Something odd"),
+            (
+                "Arrow error: Invalid argument error: Invalid arithmetic operation: !Timestamp(ns)".to_owned(),
+                Kind::Invalid,
+                "this arithmetic is not defined for values of these types: Timestamp(ns): CAST to other types",
+            ),
             ("Execution error: Arithmetic Overflow in AvgAccumulator".to_owned(), Kind::Invalid, NO_AVERAGE),
             (
                 "This feature is not implemented: Aggregate can not be used as a sliding accumulator because `retract_batch` is not implemented: string_agg(t.s,Utf8(\",\"))".to_owned(),

@@ -57,6 +57,7 @@ pub mod scan_planner;
 pub mod select_shape;
 mod set_operations;
 mod side_keys;
+mod signed_intervals;
 pub mod single_phase_merge;
 pub mod sql_limits;
 pub mod star;

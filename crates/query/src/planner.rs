@@ -69,6 +69,7 @@ use crate::patterns;
 use crate::planning_threads::PlanningThreads;
 use crate::scan_planner::ScanPlanner;
 use crate::set_operations;
+use crate::signed_intervals;
 use crate::single_phase_merge::merge_once;
 use crate::sql_limits;
 use crate::star;
@@ -578,6 +579,7 @@ pub(crate) fn parse(state: &SessionState, text: &str) -> Result<SqlStatement> {
     ignored_clauses::heed(&mut statement, state)?;
     far_times::widen(&mut statement);
     long_numbers::keep_digits(&mut statement);
+    signed_intervals::keep_signs(&mut statement);
     let explain = || Error::unsupported("EXPLAIN is a call of its own: use `explain` instead of sql");
     let what = match &statement {
         SqlStatement::Statement(inner) => match inner.as_ref() {

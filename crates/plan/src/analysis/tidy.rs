@@ -3,6 +3,7 @@
 //! | form | what DataFusion makes of it | here |
 //! |---|---|---|
 //! | one sort key twice, in the `ORDER BY` of an aggregate or of `DISTINCT ON` | an internal error, or a panic | once |
+//! | the order of an aggregate that has none: `max(a ORDER BY b)` | an internal error, or a panic | no order |
 //! | one key of `GROUP BY` twice | an internal error | once |
 //! | a correlated subquery whose result is named like a column of its tables | an ambiguous column | another name |
 //! | the same results again: `SELECT -k AS k FROM (SELECT -k AS k ...)` | takes the two for one | another name |
@@ -52,7 +53,8 @@ pub(super) fn rewrite(plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPla
 fn expression(e: Expr, count: &Cell<u32>) -> Result<Transformed<Expr>> {
     match e {
         Expr::AggregateFunction(mut call) => {
-            Ok(if each_once(&mut call) { Transformed::yes(Expr::AggregateFunction(call)) } else { Transformed::no(Expr::AggregateFunction(call)) })
+            let unordered = without_order(&mut call);
+            Ok(if each_once(&mut call) || unordered { Transformed::yes(Expr::AggregateFunction(call)) } else { Transformed::no(Expr::AggregateFunction(call)) })
         }
         Expr::ScalarSubquery(subquery) if !subquery.outer_ref_columns.is_empty() => {
             let renamed = renamed(&subquery, count)?;
@@ -63,6 +65,17 @@ fn expression(e: Expr, count: &Cell<u32>) -> Result<Transformed<Expr>> {
         }
         other => Ok(Transformed::no(other)),
     }
+}
+
+/// Aggregates whose result depends on the order of rows, besides those with `WITHIN GROUP`.
+const ORDERED: [&str; 6] = ["any_value", "array_agg", "first_value", "last_value", "nth_value", "string_agg"];
+
+/// Drops the order of another aggregate, whose accumulators would take its keys for arguments. Returns whether there
+/// was one. Forms of aggregates that drives have (`__array_agg_state`) keep theirs.
+fn without_order(call: &mut AggregateFunction) -> bool {
+    let name = call.func.name();
+    let has_order = ORDERED.contains(&name) || name.starts_with("__") || call.func.inner().supports_within_group_clause();
+    !has_order && !std::mem::take(&mut call.params.order_by).is_empty()
 }
 
 /// Drops sort keys that come a second time. Returns whether there were any.
