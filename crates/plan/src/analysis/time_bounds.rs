@@ -1,10 +1,11 @@
 //! Comparisons with times that nanoseconds cannot hold (before 1677-09-21, after 2262-04-11).
 //!
 //! DataFusion compares a date with a timestamp of nanoseconds as such timestamps, which fails on the first date beyond.
-//! This rule gives the right answer before its own rules see the comparison:
+//! This rule gives the right answer before its own rules see a comparison with a constant. Two columns are compared by
+//! [`super::time_pairs`].
 //!
-//! - A date is compared as a timestamp of seconds or microseconds where the other side is a constant that is whole in
-//!   them. Otherwise a date beyond is less or greater by itself.
+//! - A date is compared as a timestamp of seconds or microseconds where the constant is whole in them. Otherwise a date
+//!   beyond is less or greater by itself.
 //! - A constant beyond, which has another unit, is less or greater than any timestamp of nanoseconds.
 
 use arrow::datatypes::{DataType, TimeUnit};
@@ -69,7 +70,7 @@ fn beyond(e: &Expr) -> Option<ScalarValue> {
 }
 
 /// The value of a literal, cast as it is.
-fn constant(e: &Expr) -> Option<ScalarValue> {
+pub(super) fn constant(e: &Expr) -> Option<ScalarValue> {
     match e {
         Expr::Literal(value, _) => Some(value.clone()),
         Expr::Cast(Cast { expr, field }) => constant(expr)?.cast_to(field.data_type()).ok(),

@@ -66,8 +66,10 @@ fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             alike(args, zone, schema).update_data(|args| Expr::ScalarFunction(ScalarFunction { func, args }))
         }
         Expr::Case(case) => {
+            let compared = operands(case, schema);
+            let (case, compared) = (compared.data, compared.transformed);
             let results = case.when_then_expr.iter().map(|(_, then)| then.as_ref()).chain(case.else_expr.as_deref());
-            let Some(unit) = mixed(results, zone, schema) else { return Ok(Transformed::no(Expr::Case(case))) };
+            let Some(unit) = mixed(results, zone, schema) else { return Ok(Transformed::new_transformed(Expr::Case(case), compared)) };
             let result = |e: Box<Expr>| {
                 let own = zone(&e, schema);
                 Box::new(of_utc(*e, own, unit))
@@ -76,6 +78,17 @@ fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Transformed::yes(Expr::Case(Case { when_then_expr, else_expr: case.else_expr.map(result), expr: case.expr }))
         }
         other => Transformed::no(other),
+    })
+}
+
+/// `CASE x WHEN y`, where `x` and `y` are compared.
+fn operands(case: Case, schema: &DFSchema) -> Transformed<Case> {
+    let Case { expr: Some(of), when_then_expr, else_expr } = case else { return Transformed::no(case) };
+    let (mut all, thens): (Vec<Expr>, Vec<Box<Expr>>) = when_then_expr.into_iter().map(|(when, then)| (*when, then)).unzip();
+    all.push(*of);
+    alike(all, operand, schema).update_data(|mut all| {
+        let expr = all.pop().map(Box::new);
+        Case { expr, when_then_expr: all.into_iter().map(Box::new).zip(thens).collect(), else_expr }
     })
 }
 
