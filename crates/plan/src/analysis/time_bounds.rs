@@ -58,8 +58,11 @@ fn compared(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
 /// A constant that is cast to nanoseconds, which cannot hold it.
 fn beyond(e: &Expr) -> Option<ScalarValue> {
     let Expr::Cast(Cast { expr, field }) = e else { return None };
-    let DataType::Timestamp(TimeUnit::Nanosecond, _) = field.data_type() else { return None };
-    let value = constant(expr)?;
+    let DataType::Timestamp(TimeUnit::Nanosecond, zone) = field.data_type() else { return None };
+    let value = match constant(expr)? {
+        date @ (ScalarValue::Date32(_) | ScalarValue::Date64(_)) => date.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, zone.clone())).ok()?,
+        time => time,
+    };
     let (at, ratio) = match value {
         ScalarValue::TimestampSecond(Some(at), _) => (at, 1_000_000_000),
         ScalarValue::TimestampMillisecond(Some(at), _) => (at, 1_000_000),
