@@ -4,6 +4,7 @@
 //! and ask for reports at its tracker. [`plain`] is the one place that takes these out. Some faults of a query have no
 //! variant of their own, and are only told by their text: [`Plain::kind`] says so.
 
+use datafusion::arrow::array::temporal_conversions::timestamp_s_to_datetime;
 use skytether_common::Kind;
 
 /// A text without the engine's inside.
@@ -202,6 +203,9 @@ fn told(text: &str, said: &str) -> Option<Plain> {
         let why = why.lines().next().unwrap_or_default().trim_end_matches(['.', ')', '~']);
         return Some(Plain::of(format!("this is no regular expression: {why}"), Kind::Invalid));
     }
+    if let Some(text) = beyond_nanoseconds(text) {
+        return Some(Plain::of(text, Kind::Invalid));
+    }
     // Values that a type does not hold: Arrow has no variant of its own for them.
     if UNFIT.iter().any(|words| text.contains(words)) {
         let (_, said) = said.rsplit_once("\ncaused by\n").unwrap_or(("", said));
@@ -253,6 +257,34 @@ const LESS_MEMORY: &str = "filter more, select fewer columns, or ask for less at
 
 /// What the engine says where a pool of memory is empty.
 const MEMORY: [&str; 3] = ["Failed to allocate additional ", "Memory Exhausted while ", "additional allocation failed for "];
+
+/// What is said of a time that was to become one in nanoseconds, which end in 2262. A constant beyond them has
+/// microseconds already.
+fn beyond_nanoseconds(text: &str) -> Option<String> {
+    let first = |words: &str, end: char| words.split(end).next().and_then(|number| number.trim().parse::<i64>().ok());
+    let (at, per_second) = if let Some((_, rest)) = text.split_once("Overflow happened on: ") {
+        let (at, by) = rest.split_once(" * ")?;
+        let by: i64 = by.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok()?;
+        let (at, is_unit) = (at.parse::<i64>().ok()?, matches!(by, 1_000 | 1_000_000 | 1_000_000_000));
+        (at, (is_unit && at.checked_mul(by).is_none()).then(|| 1_000_000_000 / by)?)
+    } else {
+        let (_, rest) = text.split_once("Cannot cast ")?;
+        let (of, rest) = rest.split_once(" value ")?;
+        if !rest.contains(" to Timestamp(ns): converted value exceeds") {
+            return None;
+        }
+        match (first(rest, ' ')?, of) {
+            (days, "Date32") => (days.checked_mul(86_400)?, 1),
+            (at, "Date64") => (at, 1_000),
+            (at, of) if of.starts_with("Timestamp(s") => (at, 1),
+            (at, of) if of.starts_with("Timestamp(ms") => (at, 1_000),
+            (at, _) => (at, 1_000_000),
+        }
+    };
+    let day = timestamp_s_to_datetime(at.div_euclid(per_second)).map(|time| format!(", and not {}", time.date()));
+    let day = day.unwrap_or_default();
+    Some(format!("nanoseconds hold the years 1678 to 2261{day}: write CAST(x AS TIMESTAMP(6)) for the time in nanoseconds that stands next to it"))
+}
 
 /// What Arrow says of a value that a type does not hold.
 const UNFIT: [&str; 5] =
@@ -388,6 +420,16 @@ mod tests {
         assert_eq!(without_classes(text), "Function 'f' failed: f does not work. x");
     }
 
+    const BEYOND: &str =
+        "nanoseconds hold the years 1678 to 2261, and not 9999-12-31: write CAST(x AS TIMESTAMP(6)) for the time in nanoseconds that stands next to it";
+
+    #[test]
+    fn products_of_other_numbers_are_no_times() {
+        for text in ["Overflow happened on: 4611686018427387904 * 3", "Overflow happened on: 170141183460469231731687303715884105727 * 1000"] {
+            assert_eq!(beyond_nanoseconds(text), None);
+        }
+    }
+
     #[test]
     fn faults_of_a_query_are_told_by_their_text() {
         let calls = "No function matches the given name and argument types 'sqrt(Utf8)'. You might need to add explicit type casts.\n\tCandidate functions:\n\tsqrt(Float64)";
@@ -428,6 +470,13 @@ mod tests {
                 Kind::Exhausted,
                 format!("its part of the query needs more than the memory that its engine may use: {LESS_MEMORY}").as_str(),
             ),
+            (
+                "Execution error: Cannot cast Timestamp(µs) value 253402300799000000 to Timestamp(ns): converted value exceeds the representable i64 range".to_owned(),
+                Kind::Invalid,
+                BEYOND,
+            ),
+            ("Execution error: Cannot cast Date32 value 2932896 to Timestamp(ns): converted value exceeds the range".to_owned(), Kind::Invalid, BEYOND),
+            ("Overflow happened on: 253402300799 * 1000000000".to_owned(), Kind::Invalid, BEYOND),
             (format!("Internal error: Something odd.\n{report}"), Kind::Internal, "Something odd"),
             (
                 "Arrow error: Invalid argument error: Invalid arithmetic operation: !Timestamp(ns)".to_owned(),

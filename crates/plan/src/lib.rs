@@ -31,6 +31,7 @@
 //! | [`null_equal_joins`](mod@null_equal_joins) | joins that take NULLs for equal, next to others |
 //! | [`kept_types`](mod@kept_types) | aggregates next to one of distinct values |
 //! | [`float_keys`] | the value by which floats are compared |
+//! | [`instants`] | the number by which times of two units are compared |
 //! | [`opaque_values`] | values that DataFusion's rules see nothing of |
 //! | `null_if` | `nullif`, of the type of its first argument |
 //! | `literal_conditions` | constants that meet conditions late |
@@ -77,6 +78,7 @@ pub mod filters_above_aggregates;
 pub mod float_keys;
 mod function_wrapper;
 mod generated_names;
+pub mod instants;
 pub mod join_types;
 pub mod kept_types;
 pub mod keys;

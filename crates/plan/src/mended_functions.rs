@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`arguments`] | constants next to columns |
 //! | [`times`] | texts to times, times to texts, bins |
+//! | [`calendar`] | times that nanoseconds do not hold |
 //! | [`numbers`] | digits to round to |
 //! | [`texts`] | texts of different types, lengths below 0 |
 //! | [`lists`] | orders of lists, lengths within lists |
@@ -19,6 +20,7 @@
 //! See also [`crate::list_functions`], whose functions have other types than DataFusion's.
 
 mod arguments;
+mod calendar;
 mod lists;
 mod numbers;
 mod texts;

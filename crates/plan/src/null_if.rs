@@ -1,8 +1,8 @@
 //! `nullif(a, b)`: the first argument, and NULL where it equals the second.
 //!
-//! The arguments are compared as `=` does, floats by their keys ([`crate::float_keys`]). The result of numbers has the
-//! type of the first. DataFusion's has the type in which they are compared: `nullif(i, 0.0)` of a BIGINT was DOUBLE,
-//! which loses digits beyond 2^53.
+//! The arguments are compared as `=` does, floats by their keys ([`crate::float_keys`]), times of two units as
+//! [instants](crate::instants). The result of numbers and times has the type of the first. DataFusion's has the type in
+//! which they are compared: `nullif(i, 0.0)` of a BIGINT was DOUBLE, which loses digits beyond 2^53.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use datafusion::logical_expr::{ColumnarValue, Operator, ScalarFunctionArgs, Scal
 use datafusion::physical_expr_common::datum::compare_with_eq;
 
 use crate::float_keys::plain;
+use crate::instants::{counted, differ};
 
 /// Registers `nullif` in place of DataFusion's.
 ///
@@ -58,8 +59,8 @@ impl ScalarUDFImpl for NullIf {
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         let [left, right] = pair(types)?;
-        // Numbers are cast for the comparison only. Other casts may fail, and so are shown to the rules.
-        if left.is_numeric() && right.is_numeric() {
+        // These are cast for the comparison only. Other casts may fail, and so are shown to the rules.
+        if left.is_numeric() && right.is_numeric() || differ(left, right) {
             return Ok(types.to_vec());
         }
         common(left, right).map(|common| vec![common; 2])
@@ -71,9 +72,15 @@ impl ScalarUDFImpl for NullIf {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let [left, right] = pair(&args.args)?;
-        let common = common(&left.data_type(), &right.data_type())?;
-        let compared = |of: &ColumnarValue| -> Result<ArrayRef> { plain(&of.cast_to(&common, None)?.to_array(args.number_rows)?) };
-        let equal = compare_with_eq(&compared(left)?, &compared(right)?, common.is_nested())?;
+        let types = (left.data_type(), right.data_type());
+        let equal = if differ(&types.0, &types.1) {
+            let compared = |of: &ColumnarValue| counted(&of.to_array(args.number_rows)?);
+            compare_with_eq(&compared(left)?, &compared(right)?, false)?
+        } else {
+            let common = common(&types.0, &types.1)?;
+            let compared = |of: &ColumnarValue| -> Result<ArrayRef> { plain(&of.cast_to(&common, None)?.to_array(args.number_rows)?) };
+            compare_with_eq(&compared(left)?, &compared(right)?, common.is_nested())?
+        };
         Ok(ColumnarValue::Array(nullif(&left.to_array(args.number_rows)?, &equal)?))
     }
 }

@@ -10,7 +10,9 @@ use datafusion::logical_expr::planner::ExprPlanner;
 
 use crate::list_elements::ListElements;
 use crate::operand_types::OperandTypes;
-use crate::{bounded_results, float_keys, list_functions, list_sums, masked_structs, mended_functions, null_if, opaque_values, pinned, window_functions};
+use crate::{
+    bounded_results, float_keys, instants, list_functions, list_sums, masked_structs, mended_functions, null_if, opaque_values, pinned, window_functions,
+};
 
 /// What makes expressions of SQL's operators: ours, then DataFusion's. The first that knows an operator is taken.
 #[must_use]
@@ -35,6 +37,7 @@ pub fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     mended_functions::register(registry)?;
     bounded_results::register(registry)?;
     float_keys::register(registry)?;
+    instants::register(registry)?;
     list_functions::register(registry)?;
     list_sums::register(registry)?;
     masked_structs::register(registry)?;

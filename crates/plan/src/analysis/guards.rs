@@ -16,13 +16,16 @@ use datafusion::logical_expr::{BinaryExpr, Case, Cast, Expr, ExprSchemable, Logi
 
 use crate::failing::{cast_can_fail, may_be_zero};
 use crate::float_keys::FLOAT_KEY;
+use crate::instants::{INSTANT, LENGTH};
 use crate::masked_structs::MASKED;
 use crate::opaque_values::OPAQUE;
 use crate::rewriting::map_typed;
 
 /// Functions without errors, whatever their arguments are.
-const SAFE: [&str; 23] = [
+const SAFE: [&str; 25] = [
     FLOAT_KEY,
+    INSTANT,
+    LENGTH,
     MASKED,
     OPAQUE,
     "btrim",

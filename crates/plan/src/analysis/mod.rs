@@ -12,6 +12,7 @@
 //! | [`calls`] | calls that DataFusion's planner makes itself |
 //! | [`frames`] | frames of windows in the order of bytes and times |
 //! | [`zones`] | times without a zone next to times with one |
+//! | [`time_pairs`] | times of two units next to each other |
 //! | [`operand_types`] | operands that DataFusion has no common type for |
 //! | [`set_comparisons`] | `ANY` and `ALL` over subqueries |
 //! | [`decimals`] | floats next to decimals |
@@ -43,6 +44,7 @@ mod structs;
 mod subqueries;
 mod tidy;
 mod time_bounds;
+mod time_pairs;
 mod time_units;
 mod years;
 mod zones;
@@ -70,6 +72,7 @@ pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         rule("calls", calls::rewrite),
         rule("frames", frames::rewrite),
         rule("zones", zones::rewrite),
+        rule("time_pairs", time_pairs::rewrite),
         rule("operand_types", operand_types::rewrite),
         rule("decimals", decimals::rewrite),
     ];

@@ -1,10 +1,11 @@
 //! Comparisons with times that nanoseconds cannot hold (before 1677-09-21, after 2262-04-11).
 //!
 //! DataFusion compares a date with a timestamp of nanoseconds as such timestamps, which fails on the first date beyond.
-//! This rule gives the right answer before its own rules see the comparison:
+//! This rule gives the right answer before its own rules see a comparison with a constant. Two columns are compared by
+//! [`super::time_pairs`].
 //!
-//! - A date is compared as a timestamp of seconds or microseconds where the other side is a constant that is whole in
-//!   them. Otherwise a date beyond is less or greater by itself.
+//! - A date is compared as a timestamp of seconds or microseconds where the constant is whole in them. Otherwise a date
+//!   beyond is less or greater by itself.
 //! - A constant beyond, which has another unit, is less or greater than any timestamp of nanoseconds.
 
 use arrow::datatypes::{DataType, TimeUnit};
@@ -57,8 +58,11 @@ fn compared(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
 /// A constant that is cast to nanoseconds, which cannot hold it.
 fn beyond(e: &Expr) -> Option<ScalarValue> {
     let Expr::Cast(Cast { expr, field }) = e else { return None };
-    let DataType::Timestamp(TimeUnit::Nanosecond, _) = field.data_type() else { return None };
-    let value = constant(expr)?;
+    let DataType::Timestamp(TimeUnit::Nanosecond, zone) = field.data_type() else { return None };
+    let value = match constant(expr)? {
+        date @ (ScalarValue::Date32(_) | ScalarValue::Date64(_)) => date.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, zone.clone())).ok()?,
+        time => time,
+    };
     let (at, ratio) = match value {
         ScalarValue::TimestampSecond(Some(at), _) => (at, 1_000_000_000),
         ScalarValue::TimestampMillisecond(Some(at), _) => (at, 1_000_000),
@@ -69,7 +73,7 @@ fn beyond(e: &Expr) -> Option<ScalarValue> {
 }
 
 /// The value of a literal, cast as it is.
-fn constant(e: &Expr) -> Option<ScalarValue> {
+pub(super) fn constant(e: &Expr) -> Option<ScalarValue> {
     match e {
         Expr::Literal(value, _) => Some(value.clone()),
         Expr::Cast(Cast { expr, field }) => constant(expr)?.cast_to(field.data_type()).ok(),

@@ -1,4 +1,4 @@
-//! Comparisons of times in a coarse unit with a constant in a finer one.
+//! Comparisons of times in a coarse unit with a constant in a finer one. Of two columns see [`super::time_pairs`].
 //!
 //! DataFusion compares a column of seconds with `TIMESTAMP '2024-01-01 00:00:00.5'` by casting the constant to
 //! seconds. That cuts it, and makes the column equal to it. This rule compares with the last whole second before, by

@@ -11,8 +11,8 @@ use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult};
 use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::expr::{InList, InSubquery, ScalarFunction};
-use datafusion::logical_expr::{Between, BinaryExpr, Case, Expr, ExprSchemable, Join, LogicalPlan, Projection, Union, cast};
+use datafusion::logical_expr::expr::{InList, InSubquery, ScalarFunction, SetComparison};
+use datafusion::logical_expr::{Between, BinaryExpr, Case, Expr, ExprSchemable, Join, LogicalPlan, Projection, Subquery, Union, cast};
 
 use crate::float_keys::compares;
 use crate::rewriting::map_typed;
@@ -46,28 +46,18 @@ fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             })
         }
         Expr::InSubquery(InSubquery { expr, subquery, negated }) => {
-            // The values keep their form: casting the value alone is enough where they have a zone.
-            let values = subquery.subquery.schema().fields().first().map(|field| Zone::of(field.data_type()));
-            match (zone(&expr, schema), values) {
-                (Zone::Without(unit), Some(Zone::With(_))) => {
-                    let expr = Box::new(in_utc(*expr, unit));
-                    Transformed::yes(Expr::InSubquery(InSubquery { expr, subquery, negated }))
-                }
-                (Zone::With(_), Some(Zone::Without(_))) => {
-                    let mut subquery = subquery;
-                    let input = Arc::unwrap_or_clone(subquery.subquery);
-                    subquery.subquery = Arc::new(with_columns_in_utc(input, |_| true)?);
-                    Transformed::yes(Expr::InSubquery(InSubquery { expr, subquery, negated }))
-                }
-                _ => Transformed::no(Expr::InSubquery(InSubquery { expr, subquery, negated })),
-            }
+            value_and_values(*expr, subquery, schema)?.update_data(|(expr, subquery)| Expr::InSubquery(InSubquery { expr: Box::new(expr), subquery, negated }))
         }
+        Expr::SetComparison(SetComparison { expr, subquery, op, quantifier }) => value_and_values(*expr, subquery, schema)?
+            .update_data(|(expr, subquery)| Expr::SetComparison(SetComparison { expr: Box::new(expr), subquery, op, quantifier })),
         Expr::ScalarFunction(ScalarFunction { func, args }) if ALIKE.contains(&func.name()) => {
             alike(args, zone, schema).update_data(|args| Expr::ScalarFunction(ScalarFunction { func, args }))
         }
         Expr::Case(case) => {
+            let compared = operands(case, schema);
+            let (case, compared) = (compared.data, compared.transformed);
             let results = case.when_then_expr.iter().map(|(_, then)| then.as_ref()).chain(case.else_expr.as_deref());
-            let Some(unit) = mixed(results, zone, schema) else { return Ok(Transformed::no(Expr::Case(case))) };
+            let Some(unit) = mixed(results, zone, schema) else { return Ok(Transformed::new_transformed(Expr::Case(case), compared)) };
             let result = |e: Box<Expr>| {
                 let own = zone(&e, schema);
                 Box::new(of_utc(*e, own, unit))
@@ -76,6 +66,32 @@ fn expression(e: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Transformed::yes(Expr::Case(Case { when_then_expr, else_expr: case.else_expr.map(result), expr: case.expr }))
         }
         other => Transformed::no(other),
+    })
+}
+
+/// A value, and those of a subquery that it is compared with. These keep their form where they have a zone: to cast the
+/// value is enough.
+fn value_and_values(e: Expr, mut subquery: Subquery, schema: &DFSchema) -> Result<Transformed<(Expr, Subquery)>> {
+    let values = subquery.subquery.schema().fields().first().map(|field| Zone::of(field.data_type()));
+    Ok(match (zone(&e, schema), values) {
+        (Zone::Without(unit), Some(Zone::With(_))) => Transformed::yes((in_utc(e, unit), subquery)),
+        (Zone::With(_), Some(Zone::Without(_))) => {
+            let input = Arc::unwrap_or_clone(subquery.subquery);
+            subquery.subquery = Arc::new(with_columns_in_utc(input, |_| true)?);
+            Transformed::yes((e, subquery))
+        }
+        _ => Transformed::no((e, subquery)),
+    })
+}
+
+/// `CASE x WHEN y`, where `x` and `y` are compared.
+fn operands(case: Case, schema: &DFSchema) -> Transformed<Case> {
+    let Case { expr: Some(of), when_then_expr, else_expr } = case else { return Transformed::no(case) };
+    let (mut all, thens): (Vec<Expr>, Vec<Box<Expr>>) = when_then_expr.into_iter().map(|(when, then)| (*when, then)).unzip();
+    all.push(*of);
+    alike(all, operand, schema).update_data(|mut all| {
+        let expr = all.pop().map(Box::new);
+        Case { expr, when_then_expr: all.into_iter().map(Box::new).zip(thens).collect(), else_expr }
     })
 }
 
