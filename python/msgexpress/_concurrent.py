@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _elements, _history
+from . import _history
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +42,9 @@ def _has_same_cells(mine: Versions, newest: Versions) -> bool:
 
 def _overlaps(mine: Versions, newest: Versions, change: Change) -> bool:
     """Whether anything that `change` writes is other than it was."""
+    # h5py comes with it, which takes a while to import.
+    from . import _elements
+
     elements = [_elements.mapping_at(part, key, mine._swapped) for part, given in change.mappings.items() for key in given]
     layers = [f"layers/{name}" for name in change.layers]
     return (

@@ -19,12 +19,12 @@ from ceph import slices_of_osds as osds
 
 pytestmark = pytest.mark.timeout(600)
 
-ROWS = 200_000
+ROWS = 600_000
 OSDS = range(3)
 
 
 class Prepared:
-    """A cluster with a fleet of two drives and a table of some 13 slices. Tests add class and engines."""
+    """A cluster, a fleet of two drives, a table of some 40 slices: each OSD has some. Tests add class and engines."""
 
     def __init__(self, ceph: Cluster, table: pa.Table) -> None:
         self.ceph, self.table = ceph, table
